@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from jaxnb.arrays.gathered import GatheredArray
-    from jaxnb.arrays.per_process import PerProcess
+    from jaxnb.arrays.lost import PerProcess
     from jaxnb.compiled.collectives import Collectives
     from jaxnb.compiled.comparison import Comparison
     from jaxnb.errors import CellError, JaxnbError
@@ -42,7 +42,7 @@ _HOMES = {
     "Comparison": "jaxnb.compiled.comparison",
     "GatheredArray": "jaxnb.arrays.gathered",
     "JaxnbError": "jaxnb.errors",
-    "PerProcess": "jaxnb.arrays.per_process",
+    "PerProcess": "jaxnb.arrays.lost",
 }
 
 

@@ -9,17 +9,24 @@ load NumPy and are imported by their own names: the display does without.
 from __future__ import annotations
 
 from jaxnb.arrays.blocks import (
+    EDGE_ITEMS,
     Block,
     Index,
     Interval,
+    PreviewSlice,
     blocks,
     boundaries,
     bytes_per_device,
+    differing,
+    each_its_own,
+    edge_indices,
     elements_bytes,
+    lying,
+    merged,
+    placing,
+    preview,
     total_bytes,
 )
-from jaxnb.arrays.preview import EDGE_ITEMS, PreviewSlice, edge_indices, preview
-from jaxnb.arrays.replicas import differing, each_its_own, lying, merged, placing
 from jaxnb.arrays.specs import Spec, is_spec, spec_text
 from jaxnb.arrays.specs import check as check_spec
 from jaxnb.arrays.specs import normalize as normalize_spec

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, product
 from math import prod
 
 from jaxnb.model.arrays import ArrayInfo, ShardInfo
@@ -89,3 +90,139 @@ def bytes_per_device(array: ArrayInfo) -> dict[int, int]:
         size = elements_bytes(count, array.itemsize_bits)
         sizes[shard.device_id] = sizes.get(shard.device_id, 0) + size
     return sizes
+
+
+def merged(arrays: Sequence[ArrayInfo]) -> ArrayInfo:
+    """Returns all processes' descriptions of one global array as one.
+
+    Each process knows the bytes of its own shards only: their digests, and the elements at the
+    corners that it holds.
+    """
+    digests = {s.device_id: s.digest for a in arrays for s in a.shards if s.digest}
+    shards = arrays[0].shards
+    if digests:
+        shards = tuple(replace(s, digest=digests.get(s.device_id, b"")) for s in shards)
+    corner = dict(pair for a in arrays for pair in a.corner)
+    if not (digests or corner):
+        return arrays[0]
+    return replace(arrays[0], shards=shards, corner=tuple(sorted(corner.items())))
+
+
+def each_its_own(arrays: Sequence[ArrayInfo]) -> ArrayInfo:
+    """Returns arrays that processes have each for itself, all of one shape, as one description.
+
+    It has the shards of all, and is deleted if they are: give those that are, or those that are
+    not. Without a mesh, as each has one of its own, and without a corner
+    where that is not the same for all.
+    """
+    first = arrays[0]
+    if len(arrays) == 1:
+        return first
+    return replace(
+        first,
+        sharding=first.sharding.partition("(")[0],
+        mesh=None,
+        shards=tuple(shard for array in arrays for shard in array.shards),
+        corner=first.corner if len({array.corner for array in arrays}) == 1 else (),
+    )
+
+
+def lying(array: ArrayInfo) -> tuple[object, ...]:
+    """Returns where an array's parts lie, however its sharding is written: `P()`, `P(None)`."""
+    # Of one that is unreduced no device has the elements, but summands of them.
+    summed = array.sharding if "unreduced" in array.sharding else ""
+    return array.memory_kind, summed, placing(array)
+
+
+def placing(array: ArrayInfo) -> tuple[object, ...]:
+    """Returns the array's shape, and which device has which part."""
+    return array.shape, tuple((shard.device_id, shard.index) for shard in array.shards)
+
+
+def differing(array: ArrayInfo) -> list[Block]:
+    """Returns the parts of an array whose replicas are known to differ."""
+    digests: dict[object, bytes] = {}
+    if all(
+        digests.setdefault(shard.index, shard.digest) == shard.digest
+        for shard in array.shards
+        if shard.digest
+    ):
+        return []  # the common case, without sorting
+    return [
+        part for part in blocks(array.shards) if len({s.digest for s in part.shards} - {b""}) > 1
+    ]
+
+
+EDGE_ITEMS = 3
+"""How many elements of each end of a dimension a preview shows."""
+
+
+def edge_indices(size: int, edge_items: int = EDGE_ITEMS) -> tuple[int, ...]:
+    """Returns the indices along one dimension that a preview shows: both ends of it."""
+    # What would be left out must be worth the "…".
+    if size <= 2 * edge_items + 2:
+        return tuple(range(size))
+    return (*range(edge_items), *range(size - edge_items, size))
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewSlice:
+    """One matrix of a preview.
+
+    Attributes:
+        leading: Its place along the leading dimensions; empty up to two dimensions.
+        rows: The elements as text, ``…`` where some were left out, ``?`` where no process
+            told. A vector is one row; a scalar is one row of one element.
+    """
+
+    leading: tuple[int, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def preview(
+    shape: Sequence[int],
+    corner: Iterable[tuple[tuple[int, ...], str]],
+    *,
+    max_slices: int = 2,
+    edge_items: int = EDGE_ITEMS,
+) -> list[PreviewSlice]:
+    """Assembles the elements at an array's corners to the matrices that a person reads.
+
+    Args:
+        shape: Shape of the array.
+        corner: Pairs of a global index and the element there, as in
+            :attr:`jaxnb.model.ArrayInfo.corner`.
+        max_slices: How many matrices of an array of more than two dimensions to return.
+        edge_items: What the corners were cut with.
+
+    Returns:
+        The matrices; none if the array is empty or no element is known.
+    """
+    known = dict(corner)
+    if not known or 0 in shape:
+        return []
+    leading, trailing = tuple(shape[:-2]), tuple(shape[-2:])
+    matrix = [_with_gap(size, edge_items) for size in trailing]
+    row_axis: list[int | None] = [0] if len(matrix) < 2 else matrix[0]
+    column_axis: list[int | None] = matrix[-1] if matrix else [0]
+
+    def element(place: tuple[int, ...], row: int | None, column: int | None) -> str:
+        if row is None or column is None:
+            return "…"
+        return known.get((*place, *(row, column)[2 - len(trailing) :]), "?")
+
+    places = product(*(edge_indices(size, edge_items) for size in leading))
+    return [
+        PreviewSlice(
+            place, tuple(tuple(element(place, r, c) for c in column_axis) for r in row_axis)
+        )
+        for place in islice(places, max_slices)
+    ]
+
+
+def _with_gap(size: int, edge_items: int) -> list[int | None]:
+    """Indices of both ends, None between them if some are left out."""
+    indices: list[int | None] = list(edge_indices(size, edge_items))
+    if len(indices) < size:
+        indices.insert(edge_items, None)
+    return indices

@@ -2,18 +2,332 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import colorsys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, product
 from math import prod
 
 from jaxnb.arrays import Block as Part
-from jaxnb.arrays import elements_bytes
-from jaxnb.arrays.card_spec import dimension_label
-from jaxnb.arrays.draw_colors import SHARED, tints
-from jaxnb.arrays.draw_holders import LEVELS, Holders, devices_by_process, holders_of
-from jaxnb.arrays.draw_panels import Picture, Place, index_label, interval_label, picture
+from jaxnb.arrays import Index, Interval, blocks, boundaries, elements_bytes
+from jaxnb.arrays.specs import dimension_label
 from jaxnb.display.blocks import Beside, Block, Box, Grid, Note
-from jaxnb.labels import format_bytes, one_line, plural
+from jaxnb.labels import format_bytes, one_line, plural, processes_label, ranks_label
 from jaxnb.model.arrays import ArrayInfo
+
+# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), its black taken for a grey: blocks
+# are tinted with these over the page, which may be white or black.
+_PALETTE = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#D55E00",
+    "#F0E442",
+    "#888888",
+)
+_TURN = 0.055
+_LIGHTER = (1.0, 0.72, 1.25)
+
+TINT = 0.36
+"""How much of a colour is in a box, so that the page's text is readable on it."""
+
+SHARED = "rgba(128,128,128,0.15)"
+"""Behind what several processes have."""
+
+_MAX_BANDS = 12
+
+
+def process_color(process_index: int) -> str:
+    """Returns ``"#0072B2"``: the same process always has the same colour.
+
+    From the ninth process on the colours come again, turned in hue and of another lightness;
+    beyond some 24 only the label tells for sure.
+    """
+    turns, place = divmod(process_index, len(_PALETTE))
+    color = _PALETTE[place]
+    if not turns:
+        return color
+    red, green, blue = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    hue, lightness, saturation = colorsys.rgb_to_hls(red, green, blue)
+    lightness = min(0.75, lightness * _LIGHTER[turns % len(_LIGHTER)])
+    # A grey has no hue to turn.
+    saturation = max(saturation, 0.25)
+    turned = colorsys.hls_to_rgb((hue + turns * _TURN) % 1, lightness, saturation)
+    return "#" + "".join(f"{round(part * 255):02X}" for part in turned)
+
+
+def tints(processes: Sequence[int]) -> list[str]:
+    """Returns the translucent colours of processes, of at most a dozen."""
+    colors = [process_color(process) for process in processes[:_MAX_BANDS]]
+    parts = ([str(int(color[i : i + 2], 16)) for i in (1, 3, 5)] for color in colors)
+    return [f"rgba({','.join(rgb)},{TINT})" for rgb in parts]
+
+
+_MAX_CHARS = 18
+
+LEVELS = 5
+"""How many forms :attr:`Holders.forms` has, the last of them empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """Who holds a part.
+
+    Attributes:
+        processes: Process indices, in order.
+        devices: For each of them its devices that hold the part, in order.
+        whole: Each of the processes holds it with all its devices that the array is on, so
+            that ranges of both tell who has what.
+    """
+
+    processes: tuple[int, ...]
+    devices: tuple[tuple[int, ...], ...]
+    whole: bool
+
+    @property
+    def count(self) -> int:
+        """On how many devices the part is."""
+        return sum(map(len, self.devices))
+
+    @property
+    def pairs(self) -> list[str]:
+        """``["P0 d0", "P1 d2-3"]``."""
+        held = zip(self.processes, self.devices, strict=True)
+        return [f"P{process} d{ranks_label(devices)}" for process, devices in held]
+
+    @property
+    def names(self) -> list[str]:
+        """``["P0", "P1"]``; with their devices, if these are not all that they have."""
+        return [f"P{process}" for process in self.processes] if self.whole else self.pairs
+
+    @property
+    def short(self) -> str:
+        """``"P0 d0"``, ``"P0-1 d0-3 ×4"`` or ``"P0 d0, P1 d2 ×2"``."""
+        times = f" ×{self.count}" if self.count > 1 else ""
+        return (self._ranges if self.whole else ", ".join(self.pairs)) + times
+
+    @property
+    def long(self) -> str:
+        """``"process 0 · device 0"`` or ``"×2: P0 d0, P1 d2"``, cut after sixteen processes."""
+        if self.count == 1 or self.whole:
+            times = f" · ×{self.count}" if self.count > 1 else ""
+            return f"{processes_label(self.processes)} · {self._devices}{times}"
+        return f"×{self.count}: {', '.join(_some(self.pairs, 16))}"
+
+    @property
+    def forms(self) -> list[tuple[str, ...]]:
+        """The lines to write into a block, from the fullest form to none at all."""
+        times = (f"×{self.count}",) if self.count > 1 else ()
+        process = f"P{_or_count(ranks_label(self.processes), len(self.processes))}"
+        if not self.whole:
+            few = (", ".join(_some(self.pairs, 3)), *times)
+            columns = [(*_some(self.pairs, most), *times) for most in (8, 4)]
+            return [*columns, few, (process, *times), ()]
+        flat = tuple(device for devices in self.devices for device in devices)
+        device = f"d{_or_count(ranks_label(flat), len(flat))}"
+        full = (self._processes, self._devices_label(flat), *times)
+        return [
+            full,
+            (f"{process} {device}", *times),
+            (process, device, *times),
+            (process, *times),
+            (),
+        ]
+
+    @property
+    def _ranges(self) -> str:
+        flat = [device for devices in self.devices for device in devices]
+        return f"P{ranks_label(self.processes)} d{ranks_label(flat)}"
+
+    @property
+    def _processes(self) -> str:
+        label = processes_label(self.processes)
+        return label if len(label) <= _MAX_CHARS else plural(len(self.processes), "process")
+
+    @property
+    def _devices(self) -> str:
+        flat = [device for devices in self.devices for device in devices]
+        return f"device{'s' * (len(flat) > 1)} {ranks_label(flat)}"
+
+    def _devices_label(self, flat: tuple[int, ...]) -> str:
+        label = self._devices
+        return label if len(label) <= _MAX_CHARS else plural(len(flat), "device")
+
+
+def devices_by_process(array: ArrayInfo) -> dict[int, frozenset[int]]:
+    """Returns which devices of each process the array is on."""
+    found: dict[int, set[int]] = {}
+    for shard in array.shards:
+        found.setdefault(shard.process_index, set()).add(shard.device_id)
+    return {process: frozenset(devices) for process, devices in found.items()}
+
+
+def holders_of(part: Part, owned: Mapping[int, frozenset[int]]) -> Holders:
+    """Returns who holds a part.
+
+    Args:
+        part: The part.
+        owned: What :func:`devices_by_process` says of its array.
+    """
+    held: dict[int, set[int]] = {}
+    for shard in part.shards:
+        held.setdefault(shard.process_index, set()).add(shard.device_id)
+    whole = len(held) == 1 or all(held[process] == owned[process] for process in held)
+    processes = tuple(sorted(held))
+    return Holders(processes, tuple(tuple(sorted(held[p])) for p in processes), whole)
+
+
+def _some(texts: list[str], most: int) -> list[str]:
+    if len(texts) <= most:
+        return texts
+    return [*texts[: most - 1], f"… {len(texts) - most + 1} more"]
+
+
+def _or_count(label: str, count: int) -> str:
+    """The label, or how many there are if it is too long to read."""
+    return label if len(label) <= _MAX_CHARS else f"×{count}"
+
+
+# A dimension that no device boundary crosses has nothing to show: the two dimensions of the
+# matrices are the last two that are split, and further split ones make a matrix per part.
+
+Place = Interval | None
+"""An interval of a dimension; None stands for those that were left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One matrix of parts.
+
+    Attributes:
+        label: What of the array it shows, ``"[0:1, :, :]"``; empty if there is only one.
+        rows: Intervals of the row dimension.
+        columns: Intervals of the column dimension.
+        parts: For each row the parts in it; None where some were left out.
+    """
+
+    label: str
+    rows: tuple[Place, ...]
+    columns: tuple[Place, ...]
+    parts: tuple[tuple[Part | None, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An array's parts as matrices.
+
+    Attributes:
+        row: The dimension that goes down; None below two dimensions.
+        column: The dimension that goes to the right; None for scalars.
+        leading: The dimensions of which every part has a matrix of its own.
+        whole: The dimensions that are not drawn as no part ends in them.
+        panels: The matrices.
+        left_out: How many parts are in none of them.
+    """
+
+    row: int | None
+    column: int | None
+    leading: tuple[int, ...]
+    whole: tuple[int, ...]
+    panels: tuple[Panel, ...]
+    left_out: int
+
+
+def interval_label(interval: Place) -> str:
+    """Returns ``"0:4"``; ``"…"`` for None."""
+    return "…" if interval is None else f"{interval[0]}:{interval[1]}"
+
+
+def index_label(index: Index) -> str:
+    """Returns ``"[0:4, 0:2]"``."""
+    return f"[{', '.join(map(interval_label, index))}]"
+
+
+def picture(
+    array: ArrayInfo, *, max_side: int = 16, max_panels: int = 8, max_parts: int = 400
+) -> Picture:
+    """Returns the parts of an array as matrices.
+
+    Args:
+        array: The array.
+        max_side: Longer rows and columns are shortened; one dimension alone may have twice
+            as many parts.
+        max_panels: How many matrices to make.
+        max_parts: About how many parts to take at most.
+    """
+    parts = {part.index: part for part in blocks(array.shards)}
+    sides = boundaries(parts.values(), len(array.shape))
+    row, column = _drawn(sides)
+    split = [d for d, side in enumerate(sides) if len(side) > 1]
+    leading = tuple(d for d in split if d not in (row, column))
+    whole = tuple(d for d in range(len(sides)) if d not in (row, column, *leading))
+    if not parts:
+        return Picture(row, column, leading, whole, (), 0)
+    longest = 2 * max_side if len(split) == 1 else max_side
+    rows = _shortened(sides[row], longest) if row is not None else (None,)
+    columns = _shortened(sides[column], longest) if column is not None else (None,)
+    most = min(max_panels, max(1, max_parts // (len(rows) * len(columns))))
+    places = islice(product(*(sides[d] for d in leading)), most)
+    shape = _Shape(array, row, column, leading, rows, columns)
+    found = tuple(_panel(place, shape, sides, parts) for place in places)
+    shown = sum(part is not None for panel in found for line in panel.parts for part in line)
+    return Picture(row, column, leading, whole, found, len(parts) - shown)
+
+
+def _drawn(sides: Sequence[Sequence[Interval]]) -> tuple[int | None, int | None]:
+    if len(sides) < 2:
+        return None, (0 if sides else None)
+    split = [d for d, side in enumerate(sides) if len(side) > 1]
+    chosen = split[-2:]
+    chosen += [d for d in reversed(range(len(sides))) if d not in chosen][: 2 - len(chosen)]
+    return min(chosen), max(chosen)
+
+
+def _shortened(side: Sequence[Interval], longest: int) -> tuple[Place, ...]:
+    if len(side) <= longest:
+        return tuple(side)
+    return (*side[: longest - 2], None, side[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What the matrices of one array have in common."""
+
+    array: ArrayInfo
+    row: int | None
+    column: int | None
+    leading: tuple[int, ...]
+    rows: tuple[Place, ...]
+    columns: tuple[Place, ...]
+
+
+def _panel(
+    place: Index, shape: _Shape, sides: Sequence[Sequence[Interval]], parts: dict[Index, Part]
+) -> Panel:
+    fixed = [side[0] for side in sides]
+    for dimension, interval in zip(shape.leading, place, strict=True):
+        fixed[dimension] = interval
+
+    def part(row: Place, column: Place) -> Part | None:
+        index = list(fixed)
+        for dimension, interval in ((shape.row, row), (shape.column, column)):
+            if dimension is None:
+                continue
+            if interval is None:
+                return None
+            index[dimension] = interval
+        return parts.get(tuple(index))
+
+    label = [interval_label(i) if d in shape.leading else ":" for d, i in enumerate(fixed)]
+    return Panel(
+        f"[{', '.join(label)}]" if place else "",
+        shape.rows,
+        shape.columns,
+        tuple(tuple(part(row, column) for column in shape.columns) for row in shape.rows),
+    )
+
 
 _MOST_CHIPS = 4
 _CHAR, _LINE = 6.6, 15  # pixels of 11 px system-ui, on the wide side

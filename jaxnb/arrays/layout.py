@@ -84,12 +84,12 @@ class ArrayLayout:
         return total
 
     def __str__(self) -> str:
-        from jaxnb.arrays import card_layout
+        from jaxnb.arrays import card_array
 
-        return card_layout.layout_card(self.entries, self.others, self.lost, self.again).text
+        return card_array.layout_card(self.entries, self.others, self.lost, self.again).text
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        from jaxnb.arrays import card_layout
+        from jaxnb.arrays import card_array
 
-        card = card_layout.layout_card(self.entries, self.others, self.lost, self.again)
+        card = card_array.layout_card(self.entries, self.others, self.lost, self.again)
         return {"text/plain": card.text, "text/html": card.html}

@@ -1,14 +1,132 @@
-"""What stands for a value that is lost: every use of it says so.
-
-This module imports no jax: a notebook that pulls such an array unpickles it.
-"""
+"""What stands for what a pull cannot give: values by process, records, and what is lost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NoReturn
+import io
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from jaxnb.errors import ArrayGoneError, JaxnbError, ValueGoneError
+from jaxnb.model.arrays import ArrayInfo, ArrayLeaf
+
+if TYPE_CHECKING:
+    from jaxnb.arrays.gathered import GatheredArray
+
+
+class PerProcess(dict[int, Any]):
+    """Values that differ by process: process index to value."""
+
+    def __repr__(self) -> str:
+        return f"PerProcess({super().__repr__()})"
+
+
+Gather: TypeAlias = "Callable[[int, ArrayInfo], GatheredArray]"
+"""Makes an array that stayed on the processes from its index in the value, and description."""
+
+
+class NotMoved:
+    """Stands in a pulled value for a part that cannot be pickled, and stayed on the processes.
+
+    Args:
+        what: What it is: ``"function relu"``.
+    """
+
+    __slots__ = ("what",)
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __repr__(self) -> str:
+        return f"<not moved: {self.what}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NotMoved, (self.what,)
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        """Raises: it is on the processes only."""
+        raise RuntimeError(f"{self!r} is on the processes only. Call it in a cell there.")
+
+
+class Record:
+    """An object of a class that a cell defined, as the notebook holds it: its parts by name.
+
+    The class itself stays on the processes. Parts are attributes, and items by name.
+
+    Attributes:
+        _type_name: Name of the class.
+        _parts: Name to part.
+    """
+
+    __slots__ = ("_parts", "_type_name")
+
+    def __init__(self, type_name: str, parts: dict[str, Any]) -> None:
+        self._type_name = type_name
+        self._parts = parts
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in Record.__slots__:  # while it is being unpickled
+            raise AttributeError(name)
+        try:
+            return self._parts[name]
+        except KeyError:
+            raise AttributeError(
+                f"{self._type_name} has no part {name!r}; it has {', '.join(self._parts)}"
+            ) from None
+
+    def __getitem__(self, name: str) -> Any:
+        return self._parts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._parts]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Record):
+            return NotImplemented
+        return (self._type_name, self._parts) == (other._type_name, other._parts)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> Any:
+        return Record, (self._type_name, self._parts)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name}={part!r}" for name, part in self._parts.items())
+        return f"{self._type_name}({parts})"
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(
+        self, skeleton: bytes, buffers: Sequence[Any], array: Callable[[int], Any]
+    ) -> None:
+        super().__init__(io.BytesIO(skeleton), buffers=buffers)
+        self._array = array
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == (ArrayLeaf.__module__, ArrayLeaf.__name__):
+            return self._array
+        return super().find_class(module, name)
+
+
+def unpickle(skeleton: bytes, buffers: Sequence[Any], array: Callable[[int], Any]) -> Any:
+    """Reads a value that a process pickled, or the notebook.
+
+    Args:
+        skeleton: The pickle. It came over a channel signed with the cluster's key, from a
+            process that this session started, or from the notebook that started this process.
+        buffers: What was left out of band.
+        array: Returns the array for an index, where the pickle leaves one out.
+
+    Raises:
+        Exception: It is made of something that is missing here.
+    """
+    return _Unpickler(skeleton, buffers, array).load()
+
+
+# This module imports no jax: a notebook that pulls such an array unpickles it.
 
 _OPERATORS = [
     "abs",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import jax
+import numpy as np
 
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import gone_label
-from jaxnb.model.arrays import GoneReason
+from jaxnb.model.arrays import Exposure, GoneReason, MemoryPass
 
 
 def _nothing() -> None:
@@ -88,3 +92,117 @@ HELD = HeldArrays()
 LARGE_VALUES: dict[int, str] = {}
 """Which values in ``Out`` were too large to travel with their results: a cell's number, and its
 request. ``Out`` alone keeps them, so that a user can free them."""
+
+
+Buffer = np.ndarray[Any, Any]
+
+ALIGNMENT_BYTES = 4096
+"""Whole pages are what the kernel copies best."""
+
+XLA_ALIGNMENT_BYTES = 64
+"""JAX's CPU backend takes memory that begins at a multiple as it is, and copies other."""
+
+NUMPY_ALIGNMENT_BYTES = 16
+"""What NumPy's dtypes need."""
+
+
+class Exposures:
+    """The open buffers of this process, by transfer."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, list[Buffer]] = {}
+        self._nonce = np.frombuffer(os.urandom(16), dtype=np.uint8)
+
+    @property
+    def access(self) -> MemoryPass:
+        """How the notebook finds out whether it reaches this process's memory."""
+        return MemoryPass(os.getpid(), self._nonce.ctypes.data, self._nonce.tobytes())
+
+    def expose(self, transfer: str, arrays: Iterable[Any]) -> tuple[Exposure, ...]:
+        """Keeps the bytes of arrays in place until the transfer is released.
+
+        Args:
+            transfer: The transfer.
+            arrays: NumPy arrays; one that is not C-contiguous is copied.
+        """
+        return self._add(transfer, map(as_bytes, arrays))
+
+    def allocate(
+        self, transfer: str, sizes: Iterable[int], *, off: bool = False
+    ) -> tuple[Exposure, ...]:
+        """Makes room that the notebook fills.
+
+        Args:
+            transfer: The transfer.
+            sizes: Sizes of the buffers in bytes.
+            off: Place them so that JAX's CPU backend copies them: what stays the user's own
+                array of NumPy may be written to, and no ``jax.Array`` made of it may change.
+
+        Raises:
+            MemoryError: There is not so much.
+        """
+        return self._add(transfer, map(_beside if off else _aligned, sizes))
+
+    def _add(self, transfer: str, buffers: Iterable[Buffer]) -> tuple[Exposure, ...]:
+        if not (added := [*buffers]):  # nobody releases a transfer that has none
+            return ()
+        kept = self._open.setdefault(transfer, [])
+        first = len(kept)
+        kept += added
+        return tuple(
+            Exposure(i, buffer.ctypes.data, buffer.nbytes)
+            for i, buffer in enumerate(kept[first:], start=first)
+        )
+
+    def buffer(self, transfer: str, number: int) -> Buffer:
+        """Returns a buffer's bytes.
+
+        Raises:
+            JaxnbError: The transfer has been released.
+        """
+        try:
+            return self._open[transfer][number]
+        except (KeyError, IndexError):
+            raise JaxnbError("the transfer has ended") from None
+
+    def read(self, transfer: str, number: int, start: int, stop: int) -> pickle.PickleBuffer:
+        """Returns bytes of a buffer, to travel without a copy."""
+        return pickle.PickleBuffer(self.buffer(transfer, number).data[start:stop])
+
+    def write(self, transfer: str, number: int, start: int, data: Any) -> None:
+        """Puts bytes into a buffer."""
+        bytes_ = np.frombuffer(data, dtype=np.uint8)
+        self.buffer(transfer, number)[start : start + bytes_.nbytes] = bytes_
+
+    def release(self, transfer: str) -> None:
+        """Drops the buffers of a transfer."""
+        self._open.pop(transfer, None)
+
+    @property
+    def open_transfers(self) -> int:
+        """How many transfers have not been released."""
+        return len(self._open)
+
+
+def _aligned(size: int) -> Buffer:
+    """Returns room that begins where a page does; what is not written to takes no memory.
+
+    JAX's CPU backend takes an aligned buffer as it is, and copies others: NumPy's large ones,
+    which begin 16 bytes into a page, among them.
+    """
+    room = np.empty(size + ALIGNMENT_BYTES, dtype=np.uint8)
+    start = -room.ctypes.data % ALIGNMENT_BYTES
+    return room[start : start + size]
+
+
+def _beside(size: int) -> Buffer:
+    """Returns room that is aligned for NumPy and never for XLA."""
+    room = np.empty(size + XLA_ALIGNMENT_BYTES, dtype=np.uint8)
+    start = (NUMPY_ALIGNMENT_BYTES - room.ctypes.data) % XLA_ALIGNMENT_BYTES
+    return room[start : start + size]
+
+
+def as_bytes(array: Any) -> Buffer:
+    """Returns an array's bytes in C order, as a view where it is contiguous."""
+    contiguous = np.ascontiguousarray(array)
+    return contiguous.reshape(-1).view(np.uint8)

@@ -15,16 +15,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxnb.arrays import process_shards
-from jaxnb.arrays.lost import LostArray
+from jaxnb.arrays import process_describe
+from jaxnb.arrays.lost import LostArray, NotMoved, Record
 from jaxnb.arrays.process_canonical import (
     TooManyError,
     canonical_digest,
     in_one_order,
     is_pickled_by_fields,
 )
-from jaxnb.arrays.process_layouts import Layout, unreduced_axes
-from jaxnb.arrays.record import NotMoved, Record
+from jaxnb.arrays.process_describe import Layout, unreduced_axes
 from jaxnb.compat.jax_arrays import array_of_ref_now
 from jaxnb.lockstep.process_inputs import digest
 from jaxnb.model.arrays import MAX_DIGEST_BYTES, ArrayInfo, ArrayLeaf
@@ -253,8 +252,8 @@ def one_level(value: Any) -> list[tuple[Any, Any]]:
 def plain(array: jax.Array) -> Any:
     """Returns an array that this process holds whole as NumPy; one that is deleted, described."""
     if array.is_deleted():
-        return process_shards.describe(array, digests=False, corner=False)
-    return process_shards.host_view(
+        return process_describe.describe(array, digests=False, corner=False)
+    return process_describe.host_view(
         array if array.is_fully_addressable else array.addressable_data(0)
     )
 
@@ -316,7 +315,7 @@ class Package:
         self.arrays = pickler.arrays
         known: dict[Any, Layout] = {}
         self.infos = tuple(
-            process_shards.describe(a, corner=False, known=known) for a in self.arrays
+            process_describe.describe(a, corner=False, known=known) for a in self.arrays
         )
 
     def _pickled(self, value: Any) -> tuple[bytes, list[np.ndarray[Any, Any]], Pickler]:
@@ -368,7 +367,7 @@ def bytes_digest(array: jax.Array, info: ArrayInfo) -> bytes:
     """
     if not info.fully_addressable or info.deleted:
         return b""
-    return _facts(info) + digest(process_shards.host_view(array))
+    return _facts(info) + digest(process_describe.host_view(array))
 
 
 def layout_digest(info: ArrayInfo) -> bytes:

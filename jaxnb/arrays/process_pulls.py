@@ -11,16 +11,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxnb.arrays import process_shards
-from jaxnb.arrays.assembly import pieces
+from jaxnb.arrays import process_describe
 from jaxnb.arrays.lost import LostArray, text_of
-from jaxnb.arrays.paths import Path, Step, parse_path
-from jaxnb.arrays.process_exposures import Exposures, as_bytes
-from jaxnb.arrays.process_held import GoneError, HeldArrays
-from jaxnb.arrays.process_layouts import unreduced_axes
+from jaxnb.arrays.process_describe import NotATreeError, require_tree, unreduced_axes
+from jaxnb.arrays.process_held import Exposures, GoneError, HeldArrays, as_bytes
 from jaxnb.arrays.process_packing import Package, is_array, is_spread
-from jaxnb.arrays.process_trees import NotATreeError, require_tree
-from jaxnb.arrays.regions import Region
+from jaxnb.arrays.regions import Path, Region, Step, parse_path, pieces
 from jaxnb.compat.jax_arrays import array_of_ref_now
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.arrays import (
@@ -183,7 +179,7 @@ def _small_data(
     readable = all(not (i.deleted or unreduced_axes(a.sharding)) for a, i in pairs)
     if readable and subscripts:
         return _small_slice(*pairs[0], process_index, eager_bytes, subscripts)
-    if not readable or sum(process_shards.host_bytes(a) for a, _ in pairs) > eager_bytes:
+    if not readable or sum(process_describe.host_bytes(a) for a, _ in pairs) > eager_bytes:
         return None
     return tuple(
         (k, shard.device_id, pickle.PickleBuffer(as_bytes(_shard(array, shard.device_id)).data))
@@ -204,7 +200,7 @@ def _small_slice(
         region = Region.of(info.shape, subscripts)
     except (IndexError, TypeError):  # the notebook says what is wrong with it
         return None
-    if math.prod(region.taken_shape) * process_shards.host_bytes(array) > eager_bytes * max(
+    if math.prod(region.taken_shape) * process_describe.host_bytes(array) > eager_bytes * max(
         array.size, 1
     ):
         return None
@@ -218,7 +214,7 @@ def _small_slice(
 
 
 def _shard(array: jax.Array, device_id: int) -> np.ndarray[Any, Any]:
-    return process_shards.host_view(process_shards.shard_of(array, device_id))
+    return process_describe.host_view(process_describe.shard_of(array, device_id))
 
 
 def expose(
@@ -287,7 +283,7 @@ def layout(name: str, process_index: int, namespace: Mapping[str, Any]) -> Layou
     ]
     arrays = [(text, leaf) for text, leaf in held if isinstance(leaf, jax.Array)]
     single = len(leaves) == 1
-    entries = tuple((text, process_shards.describe(leaf, corner=single)) for text, leaf in arrays)
+    entries = tuple((text, process_describe.describe(leaf, corner=single)) for text, leaf in arrays)
     lost = tuple(text for text, leaf in held if isinstance(leaf, LostArray))
     first = {id(leaf): k for k, (_, leaf) in reversed(list(enumerate(arrays)))}
     again = tuple(k for k, (_, leaf) in enumerate(arrays) if first[id(leaf)] != k)

@@ -3,22 +3,167 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding
 
-from jaxnb.arrays import Index, process_meshes
-from jaxnb.arrays.dtypes import largest_overflow, numpy_dtype
-from jaxnb.arrays.process_exposures import Exposures
-from jaxnb.arrays.process_trees import require_tree
-from jaxnb.arrays.unpickling import unpickle
+from jaxnb.arrays import Index, specs
+from jaxnb.arrays.gathered import largest_overflow, numpy_dtype
+from jaxnb.arrays.lost import unpickle
+from jaxnb.arrays.process_describe import require_tree
+from jaxnb.arrays.process_held import Exposures
+from jaxnb.arrays.process_packing import one_level
 from jaxnb.errors import UsageError
 from jaxnb.launch.host import available_bytes
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.arrays import Exposure, Placed, PlaceRequest, Refused
+from jaxnb.options import suggest
+from jaxnb.wire.process_features import CellHere, Feature
+
+MAX_EXAMPLE = 200
+"""Characters of an error's example."""
+
+_EXAMPLE = "`%spmd mesh = jax.make_mesh((jax.device_count(),), ('x',))`"
+
+
+def find_mesh(namespace: Mapping[str, Any], name: str | None) -> Mesh:
+    """Returns the mesh of a name; without one, the mesh that there is.
+
+    That is the one set by ``jax.set_mesh``, else the only one that has a name.
+
+    Raises:
+        UsageError: There is none, or more than one.
+    """
+    # Of the type: `isinstance` also asks the object, and a dead weak proxy raises then.
+    found: dict[str, Mesh] = {k: m for k, m in namespace.items() if issubclass(type(m), Mesh)}
+    meshes = {key: m for key, m in found.items() if key[0] != "_"}
+    if name is not None:
+        if name in found:
+            return found[name]
+        raise UsageError(_no_such_mesh(namespace, name, meshes))
+    active = jax.sharding.get_mesh()
+    if not active.empty:
+        return active
+    if not meshes:
+        raise UsageError(
+            f"There is no mesh on the processes. Nothing was moved. Make one, e.g. {_EXAMPLE}."
+        )
+    if len(set(meshes.values())) > 1:
+        raise UsageError(
+            f"There is more than one mesh: {', '.join(sorted(meshes))}. Nothing was moved. "
+            "Name one of them: `--mesh NAME`, in Python `mesh=`."
+        )
+    return next(iter(meshes.values()))
+
+
+def _no_such_mesh(namespace: Mapping[str, Any], name: str, meshes: Mapping[str, Mesh]) -> str:
+    if name in namespace:
+        what = f"`{name}` is not a mesh but a {type(namespace[name]).__name__}"
+    else:
+        what = f"There is no `{name}` on the processes"
+    known = f" Meshes: {', '.join(sorted(meshes))}." if meshes else f" Make one: {_EXAMPLE}."
+    return f"{what}. Nothing was moved.{suggest(name, meshes)}{known}"
+
+
+def shardings(name: str, value: Any, mesh: Mesh, spec: Any) -> list[NamedSharding]:
+    """Returns the sharding of each leaf of a pytree, in JAX's order of the leaves.
+
+    Args:
+        name: What the user calls the value, for messages.
+        value: The pytree. A leaf's ``shape`` counts; one without is a scalar.
+        mesh: The mesh.
+        spec: One spec for all leaves, or dicts and lists of specs by the value's parts.
+
+    Raises:
+        UsageError: A spec does not fit a leaf, or the containers do not fit the value's.
+    """
+    axes = {str(axis): size for axis, size in mesh.shape.items()}
+    several = specs.is_spec(spec) and len(jax.tree.leaves(value)) > 1
+    by_part = _by_part(value, spec or ()) if several else ""
+    by_part = by_part if len(by_part) <= MAX_EXAMPLE else specs.TREE_EXAMPLE
+    found = []
+    for path, leaf, leaf_spec in _pairs(name, value, spec):
+        shape = tuple(getattr(leaf, "shape", ()))
+        specs.check(leaf_spec, shape, axes, path, by_part)
+        found.append(NamedSharding(mesh, jax.P(*leaf_spec)))
+    return found
+
+
+def _by_part(value: Any, spec: specs.Spec) -> str:
+    """Returns the specs by part that fit where one spec has too many entries for some."""
+    leaves = jax.tree.leaves(value)
+    ndim = min((len(getattr(leaf, "shape", ())) for leaf in leaves), default=len(spec))
+    if ndim >= len(spec):
+        return specs.spec_text(spec)
+    children = one_level(value)
+    if len(children) == 1 and children[0][1] is value:
+        return specs.spec_text(spec[:ndim])
+    parts = [_by_part(part, spec) for _, part in children]
+    keys = [getattr(path[0], "key", getattr(path[0], "name", None)) for path, _ in children]
+    if None in keys:
+        return f"[{', '.join(parts)}]"
+    return f"{{{', '.join(f'{k!r}: {part}' for k, part in zip(keys, parts, strict=True))}}}"
+
+
+def _pairs(path: str, value: Any, spec: Any) -> Iterator[tuple[str, Any, specs.Spec]]:
+    if specs.is_spec(spec):
+        for key, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+            yield path + jax.tree_util.keystr(key), leaf, spec or ()
+        return
+    children = one_level(value)
+    if len(children) == 1 and children[0][1] is value:
+        raise UsageError(
+            f"`{path}` is a single value and has no parts, so it takes one spec, not specs for "
+            "parts. Nothing was moved. Values with specs of their own must be pushed one at a "
+            "time, or as one dict."
+        )
+    keys = [jax.tree_util.keystr(key, simple=True) for key, _ in children]
+    given = spec if isinstance(spec, Mapping) else dict(enumerate(spec))
+    by_name = {str(key): part for key, part in given.items()}
+    if set(by_name) != set(keys):
+        raise UsageError(
+            f"The specs of `{path}` are for {_listed(by_name)}, the value has {_listed(keys)}. "
+            "Nothing was moved. Give one spec for each part, or one for all."
+        )
+    for name, (key_path, part) in zip(keys, children, strict=True):
+        yield from _pairs(path + jax.tree_util.keystr(key_path), part, by_name[name])
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(str, names)) or "nothing"
+
+
+# JAX keeps it for each thread by itself.
+
+_noted: Any = None
+
+
+class AmbientMesh(Feature):
+    """Notes the mesh of the main thread when a cell has ended."""
+
+    def over(self, _: CellHere) -> None:
+        """Its code has ended."""
+        global _noted
+        _noted = _own()
+
+
+def mesh() -> Any:
+    """Returns the mesh that the cells have; None if there is none.
+
+    In another thread than the main one, that is the one that the last cell has left.
+    """
+    return _own() if threading.current_thread() is threading.main_thread() else _noted
+
+
+def _own() -> Any:
+    found = jax.sharding.get_mesh()
+    return None if found.empty else found
+
 
 _NUMBERS = (bool, int, float, complex, np.generic)
 
@@ -157,14 +302,14 @@ def _lay_out(push: _Push, namespace: Mapping[str, Any]) -> None:
         UsageError: A spec does not fit, or JAX does not see an array in its container.
     """
     request = push.request
-    mesh = process_meshes.find_mesh(namespace, request.mesh)
+    mesh = find_mesh(namespace, request.mesh)
     # Only the structure counts: the buffers have their sizes, and no pages yet.
     empty = [np.empty(size, dtype=np.uint8) for size in request.buffers]
     values = unpickle(request.skeleton, empty, push.slots.__getitem__)
     leaves = {name: _leaves(name, value) for name, value in values.items()}
     _require_leaves(push.slots, leaves.values())
     for name, value in values.items():
-        found = process_meshes.shardings(name, value, mesh, request.spec)
+        found = shardings(name, value, mesh, request.spec)
         push.shardings[name] = found
         for leaf, sharding in zip(leaves[name], found, strict=True):
             if isinstance(leaf, _Slot):

@@ -13,30 +13,31 @@ import numpy as np
 
 from jaxnb.arrays import differing, merged
 from jaxnb.arrays.gathered import ArrayKey, GatheredArray, Wanted
-from jaxnb.arrays.memory_checks import require_memory_for_pull
+from jaxnb.arrays.lost import Gather, PerProcess, unpickle
 from jaxnb.arrays.moving import Move, Mover, request_for
 from jaxnb.arrays.packed import (
+    Alike,
     agree,
     alike,
+    expose_requests,
     fill_small,
     is_one_array,
     left_text,
+    moves_of,
     of_different_arrays,
+    plan_of,
     small_data,
 )
-from jaxnb.arrays.paths import Path, parse_path
-from jaxnb.arrays.per_process import Gather, PerProcess
-from jaxnb.arrays.pull_plans import Alike, expose_requests, moves_of, plan_of
 from jaxnb.arrays.refusals import (
     missing_error,
+    replicas_text,
+    require_memory_for_pull,
     require_not_deleted,
     require_there,
     unpacked_error,
     whose,
 )
-from jaxnb.arrays.regions import Region
-from jaxnb.arrays.replica_notes import replicas_text
-from jaxnb.arrays.unpickling import unpickle
+from jaxnb.arrays.regions import Path, Region, parse_path
 from jaxnb.callers import levels_to_caller
 from jaxnb.errors import (
     ArrayGoneError,

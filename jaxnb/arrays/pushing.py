@@ -14,13 +14,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from jaxnb.arrays import is_spec, normalize_spec
-from jaxnb.arrays.dtypes import largest_overflow, numpy_dtype
-from jaxnb.arrays.gathered import GatheredArray
-from jaxnb.arrays.memory_checks import require_memory_for_push
+from jaxnb.arrays.gathered import GatheredArray, largest_overflow, numpy_dtype
+from jaxnb.arrays.lost import NotMoved, PerProcess
 from jaxnb.arrays.moving import Move, Mover, request_for
-from jaxnb.arrays.per_process import PerProcess
 from jaxnb.arrays.pulling import Group
-from jaxnb.arrays.record import NotMoved
+from jaxnb.arrays.refusals import require_memory_for_push
 from jaxnb.arrays.regions import view
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.labels import processes_label, ranks_label

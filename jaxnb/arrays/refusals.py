@@ -5,15 +5,77 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from jaxnb.arrays.assembly import pieces
-from jaxnb.arrays.blocks import Index
+from jaxnb.arrays import differing
+from jaxnb.arrays.blocks import Block, Index
 from jaxnb.arrays.gathered import ArrayKey, Wanted
-from jaxnb.arrays.paths import Path
-from jaxnb.arrays.regions import Region
-from jaxnb.errors import ArrayGoneError, JaxnbError, UsageError
-from jaxnb.labels import gone_label, plural, processes_label, ranks_label
+from jaxnb.arrays.regions import Path, Region, pieces
+from jaxnb.errors import ArrayGoneError, JaxnbError, NotEnoughMemoryError, UsageError
+from jaxnb.labels import format_bytes, gone_label, plural, plural_word, processes_label, ranks_label
+from jaxnb.launch.host import available_bytes
 from jaxnb.model.arrays import ArrayInfo, Gone, NotFound
 from jaxnb.model.cells import ProcessError
+
+SMALL_BYTES = 1 << 20
+"""So much fits anywhere: to find out what is free takes 0.6 ms."""
+
+
+def require_memory_for_pull(nbytes: int, name: str) -> None:
+    """Raises NotEnoughMemoryError if a pull would not fit into the notebook's memory."""
+    if nbytes <= SMALL_BYTES:
+        return
+    available = available_bytes()
+    if nbytes > available:
+        raise NotEnoughMemoryError(
+            f"{name} needs {format_bytes(nbytes)} in the notebook, where "
+            f"{format_bytes(available)} of memory is free. Nothing was moved. Pull a slice, "
+            "e.g. `x[:1000]`, or reduce it on the processes first."
+        )
+
+
+def require_memory_for_push(
+    needed: int, label: str, where: str = "the processes", available: int | None = None
+) -> None:
+    """Raises NotEnoughMemoryError if a push would not fit into the processes' memory.
+
+    Args:
+        needed: The bytes that it needs.
+        label: What is said of it where it fails.
+        where: What needs them.
+        available: Those that there are; by default those of this host.
+    """
+    available = available_bytes() if available is None else available
+    if needed > available:
+        raise NotEnoughMemoryError(
+            f"{label.removesuffix(' was pushed')} needs {format_bytes(needed)} on {where}, "
+            f"where {format_bytes(available)} of memory is free. Nothing was "
+            "moved. Shard it over more devices: name a mesh axis in its spec."
+        )
+
+
+def replicas_text(name: str, array: ArrayInfo) -> str:
+    """Returns what is to be said of an array whose replicas differ; empty if none do."""
+    parts = differing(array)
+    if not parts:
+        return ""
+    where = ", ".join(f"{start}:{stop}" for start, stop in parts[0].index)
+    return (
+        f"The replicas of `{name}` differ in {plural(len(parts), 'part')}, the first [{where}]: "
+        f"{' ≠ '.join(_holders_by_digest(parts[0]))}. JAX takes them to be equal and never "
+        "checks. The pull has the first replica of each; `.shards[i].data` is what one device "
+        "has."
+    )
+
+
+def _holders_by_digest(part: Block) -> list[str]:
+    """Returns who has the same: processes, or devices where those of one process differ."""
+    groups = part.by_digest()
+    if len(set().union(*groups)) == sum(map(len, groups)):
+        return [processes_label(group) for group in groups]
+    devices: dict[bytes, list[int]] = {}
+    for shard in part.shards:
+        if shard.digest:
+            devices.setdefault(shard.digest, []).append(shard.device_id)
+    return [f"{plural_word(len(ids), 'device')} {ranks_label(ids)}" for ids in devices.values()]
 
 
 def whose(key: ArrayKey) -> str:

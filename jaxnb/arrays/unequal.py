@@ -110,7 +110,7 @@ def with_difference(
     """
     import numpy as np
 
-    from jaxnb.arrays.dtypes import UnknownDtypeError, numpy_dtype
+    from jaxnb.arrays.gathered import UnknownDtypeError, numpy_dtype
 
     try:
         dtype = np.dtype(bool) if found.array.dtype == "bool" else numpy_dtype(found.array.dtype)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import jax
 from IPython.core.completer import IPCompleter, completions_sorting_key
 
-from jaxnb.arrays.process_layouts import mesh_and_spec
+from jaxnb.arrays.process_describe import mesh_and_spec
 from jaxnb.cells.process_output import bounded
 from jaxnb.compat.ipython_help import described, found_object, matches
 from jaxnb.labels import MAGICS, format_bytes

@@ -17,7 +17,7 @@ import jax
 from IPython.core.error import UsageError
 
 from jaxnb.arrays.process_held import HELD, LARGE_VALUES
-from jaxnb.arrays.process_naming import Names
+from jaxnb.arrays.process_names import Names
 from jaxnb.cells import (
     process_output,
     process_repeating,

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from jaxnb.arrays import differing, process_packing, process_shards
+from jaxnb.arrays import differing, process_describe, process_packing
 from jaxnb.arrays.lost import LostArray
 from jaxnb.arrays.process_canonical import MAX_VISITED, TooManyError, in_one_order
 from jaxnb.model.arrays import MAX_DIGEST_BYTES
@@ -99,7 +99,7 @@ def describe(
         has_parts = isinstance(value, dict | list | tuple)
         return ValueInfo(type_name, b"", None, note, mimebundle, digest_note=PARTS * has_parts)
     hold(pickler.arrays)
-    arrays = tuple(process_shards.describe(array, corner=False) for array in pickler.arrays)
+    arrays = tuple(process_describe.describe(array, corner=False) for array in pickler.arrays)
     notes = [LAYOUT_ONLY] if arrays else []
     digester = None if type(value) is LostArray else _digester(value, writer)
     if pickler.has_lost:
@@ -135,7 +135,7 @@ def arrays_in(value: Any) -> list[Any]:
 
 def _odd_replicas(array: jax.Array) -> bytes:
     """Returns what tells a process whose devices hold different replicas; empty if they do not."""
-    info = process_shards.describe(array, corner=False)
+    info = process_describe.describe(array, corner=False)
     return b"".join(shard.digest for shard in info.shards) if differing(info) else b""
 
 
@@ -155,17 +155,17 @@ def _digester(value: Any, writer: _Writer) -> _Writer | None:
 def _describe_array(
     value: jax.Array, mimebundle: Mapping[str, Any], max_payload_bytes: int
 ) -> ValueInfo:
-    array = process_shards.describe(value)
+    array = process_describe.describe(value)
     if array.deleted or process_packing.is_spread(value):
         # Its description is all that travels; the digests are in the shards.
         note = "it was deleted" if array.deleted else "it is spread over processes"
         return ValueInfo("jax.Array", b"", None, note, mimebundle, array)
-    size = process_shards.host_bytes(value)
+    size = process_describe.host_bytes(value)
     digest, note = b"", TOO_LARGE
-    if process_shards.is_digested(value):
+    if process_describe.is_digested(value):
         mine = {s.device_id: s.digest for s in array.shards if s.digest}
         data = mine.get(_first_device(value)) if array.fully_replicated else None
-        digest, note = process_shards.digest_of(value, data), ""
+        digest, note = process_describe.digest_of(value, data), ""
     payload = (
         pickle.dumps(process_packing.plain(value), protocol=5)
         if size <= max_payload_bytes

@@ -11,8 +11,7 @@ from math import ceil, inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from jaxnb.arrays import differing, lying, merged
-from jaxnb.arrays.per_process import Gather, PerProcess
-from jaxnb.arrays.unpickling import unpickle
+from jaxnb.arrays.lost import Gather, PerProcess, unpickle
 from jaxnb.callers import levels_to_caller
 from jaxnb.errors import DivergenceWarning, JaxnbError, UsageError
 from jaxnb.model.arrays import ArrayInfo

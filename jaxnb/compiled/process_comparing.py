@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
-from jaxnb.arrays.process_layouts import mesh_and_spec
+from jaxnb.arrays.process_describe import mesh_and_spec
 from jaxnb.compiled import (
     collectives_table,
     outputs,

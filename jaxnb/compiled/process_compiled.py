@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
-from jaxnb.arrays.process_layouts import mesh_and_spec
-from jaxnb.arrays.process_trees import require_tree
+from jaxnb.arrays.process_describe import mesh_and_spec, require_tree
 from jaxnb.cells.process_repeating import keep_lines
 from jaxnb.compat import jax_hlo
 from jaxnb.compat.xla_program import Program

@@ -12,9 +12,8 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from jaxnb.arrays.process_layouts import dtype_facts
-from jaxnb.arrays.process_meshes import find_mesh
-from jaxnb.arrays.process_trees import NotATreeError, require_tree
+from jaxnb.arrays.process_describe import NotATreeError, dtype_facts, require_tree
+from jaxnb.arrays.process_pushes import find_mesh
 from jaxnb.errors import UsageError
 from jaxnb.labels import plural, type_label
 from jaxnb.model.compiled import LeafLayout

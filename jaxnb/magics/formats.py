@@ -9,7 +9,7 @@ from jaxnb.display.card import Card
 
 if TYPE_CHECKING:
     from jaxnb.arrays.gathered import GatheredArray
-    from jaxnb.arrays.per_process import PerProcess
+    from jaxnb.arrays.lost import PerProcess
     from jaxnb.session import Session
 
 _Bundle = dict[str, Any]
@@ -27,7 +27,7 @@ def register(shell: Any, session: Callable[[], Session | None]) -> None:
     formatter.mimebundle_formatter.for_type_by_name(
         "jaxnb.arrays.gathered", "GatheredArray", lambda array: _array_bundle(array, session())
     )
-    values = ("jaxnb.arrays.per_process", "PerProcess")
+    values = ("jaxnb.arrays.lost", "PerProcess")
     formatter.formatters["text/html"].for_type_by_name(
         *values, lambda found: _values_card(found, shell).html
     )

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from jaxnb.arrays.paths import parse_path
+from jaxnb.arrays.regions import parse_path
 from jaxnb.errors import UsageError
 from jaxnb.magics.arguments import ranks, variable
 from jaxnb.magics.words import NamesParser, spec

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import line_magic, magics_class
 from IPython.display import display
 
-from jaxnb.arrays.per_process import PerProcess
+from jaxnb.arrays.lost import PerProcess
 from jaxnb.display.card import Card
 from jaxnb.labels import plural, processes_label
 from jaxnb.magics import value_arguments

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxnb.arrays.process_value_paths import paths_to
+from jaxnb.arrays.process_names import paths_to
 from jaxnb.compat.jax_arrays import array_class, host_words
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import type_label

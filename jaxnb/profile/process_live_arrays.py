@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from jaxnb.arrays.process_layouts import dtype_facts
+from jaxnb.arrays.process_describe import dtype_facts
 from jaxnb.profile.process_looks import looking
 
 Place = tuple[int, int]

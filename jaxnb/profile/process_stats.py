@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import psutil
 
-from jaxnb.arrays import process_naming
+from jaxnb.arrays import process_names
 from jaxnb.launch import process_bootstrap
 from jaxnb.profile.process_live_arrays import LiveArrays
 from jaxnb.profile.process_looks import quickly_back
@@ -96,14 +96,14 @@ class Statistics:
 
     def _largest(self, devices: list[int]) -> dict[int, tuple[LargeArray, ...]]:
         tops = {device: self._live.largest(device, MOST_LARGEST) for device in devices}
-        wanted = process_naming.ids_of([arrays for top in tops.values() for _, arrays in top])
-        shell, search = self._shell, process_naming.Names(MOST_OBJECTS)
+        wanted = process_names.ids_of([arrays for top in tops.values() for _, arrays in top])
+        shell, search = self._shell, process_names.Names(MOST_OBJECTS)
         names = search.find(shell.user_ns, shell.user_ns_hidden, wanted) if wanted else {}
         unknown = None if search.gave_up else ""
 
         def ranked(top: list[tuple[int, list[Any]]]) -> list[tuple[int, str | None, list[Any]]]:
             found = [
-                (nbytes, process_naming.first_of(arrays, names), arrays) for nbytes, arrays in top
+                (nbytes, process_names.first_of(arrays, names), arrays) for nbytes, arrays in top
             ]
             # Of equally large ones all processes tell the same.
             return sorted(found, key=lambda each: (-each[0], not each[1], each[1] or ""))

@@ -14,10 +14,10 @@ import numpy as np
 from jax.experimental.layout import Format
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 
-from jaxnb.arrays.dtypes import numpy_dtype
-from jaxnb.arrays.process_exposures import as_bytes
-from jaxnb.arrays.process_layouts import dtype_facts, unreduced_axes
-from jaxnb.arrays.process_value_paths import paths_to
+from jaxnb.arrays.gathered import numpy_dtype
+from jaxnb.arrays.process_describe import dtype_facts, unreduced_axes
+from jaxnb.arrays.process_held import as_bytes
+from jaxnb.arrays.process_names import paths_to
 from jaxnb.compat import jax_exact_arrays as exact
 from jaxnb.compat.jax_arrays import (
     array_of_ref_now,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-from jaxnb.arrays.process_value_paths import has_class, is_of_user
+from jaxnb.arrays.process_names import has_class, is_of_user
 
 CELL = re.compile(r"<cell (\d+)(?:, loaded)?>")
 """The name that a cell's code has for its file."""

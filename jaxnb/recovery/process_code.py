@@ -21,7 +21,7 @@ import cloudpickle
 import jax
 
 from jaxnb.arrays import process_packing
-from jaxnb.arrays.process_value_paths import is_of_user
+from jaxnb.arrays.process_names import is_of_user
 from jaxnb.compat import jax_internals
 from jaxnb.compat.jax_pytrees import registration_of
 from jaxnb.recovery.process_classes import names_of_cells, reduced_class, statement_of

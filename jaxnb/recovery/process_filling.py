@@ -17,9 +17,9 @@ import jax
 
 from jaxnb.arrays.lost import LostValue, loss_of
 from jaxnb.arrays.process_canonical import canonical_digest
-from jaxnb.arrays.process_layouts import Layout, layout_of
+from jaxnb.arrays.process_describe import Layout, layout_of
+from jaxnb.arrays.process_names import paths_to
 from jaxnb.arrays.process_packing import is_found_by_name
-from jaxnb.arrays.process_value_paths import paths_to
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.recovery import process_arrays, process_variables
 from jaxnb.recovery.messages import Box, Gift, Piece, Possession, Taken

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from jaxnb.arrays.lost import LostValue, loss_of, reduced_whole
-from jaxnb.arrays.process_value_paths import Found, holders_of, is_of_user, paths_to
+from jaxnb.arrays.process_names import Found, holders_of, is_of_user, paths_to
 from jaxnb.recovery import process_arrays
 from jaxnb.recovery.fit_to_size import SavedArray
 from jaxnb.recovery.messages import LostPart

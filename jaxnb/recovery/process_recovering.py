@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxnb.arrays.process_layouts import shards_of, unreduced_axes
+from jaxnb.arrays.process_describe import shards_of, unreduced_axes
 from jaxnb.compat.jax_arrays import device_arrays
 from jaxnb.labels import processes_label
 from jaxnb.lockstep.process_ask_conductor import Lockstep

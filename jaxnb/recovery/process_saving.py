@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from jaxnb.arrays.lost import loss_of
-from jaxnb.arrays.process_value_paths import paths_to
+from jaxnb.arrays.process_names import paths_to
 from jaxnb.recovery import files, process_variables
 from jaxnb.recovery.fit_to_size import MisfitError
 from jaxnb.recovery.messages import LostPart, Measured, Refused, Resized, StateFile, Taken

@@ -20,11 +20,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 
-from jaxnb.arrays import process_ambient
-from jaxnb.arrays.dtypes import numpy_dtype
+from jaxnb.arrays import process_pushes
+from jaxnb.arrays.gathered import numpy_dtype
 from jaxnb.arrays.lost import LostValue
-from jaxnb.arrays.process_exposures import as_bytes
-from jaxnb.arrays.process_layouts import dtype_facts
+from jaxnb.arrays.process_describe import dtype_facts
+from jaxnb.arrays.process_held import as_bytes
 from jaxnb.compat.jax_arrays import is_deleted
 from jaxnb.recovery import fit_to_size, process_arrays
 from jaxnb.recovery.files import Contents
@@ -308,7 +308,7 @@ class Resizing:
     def _of_user(self, mesh: Mapping[str, int]) -> Mesh | None:
         """Returns the mesh of the same axis names that the user has made here, if there is one."""
         alike = dict.fromkeys(each for each in self.meshes if {*each.axis_names} == {*mesh})
-        now: Mesh | None = process_ambient.mesh()
+        now: Mesh | None = process_pushes.mesh()
         if len(alike) > 1 and now in alike:
             return now
         if len(alike) > 1:
@@ -400,7 +400,7 @@ def _put_together(
 def meshes_of(namespace: Mapping[str, Any]) -> list[Mesh]:
     """Returns the meshes over all devices that are bound to names, each once."""
     found = [each for each in namespace.values() if isinstance(each, Mesh) and not each.empty]
-    if (now := process_ambient.mesh()) is not None:
+    if (now := process_pushes.mesh()) is not None:
         found.append(now)
     return [*dict.fromkeys(each for each in found if each.size == len(_devices_of(each)))]
 

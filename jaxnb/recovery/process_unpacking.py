@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import Any, ClassVar, cast
 
 from jaxnb.arrays.lost import MAKE_AGAIN, MAKE_ANEW, LostArray, LostValue, loss_of, set_text
-from jaxnb.arrays.process_value_paths import Found, paths_to
+from jaxnb.arrays.process_names import Found, paths_to
 from jaxnb.errors import ValueGoneError
 from jaxnb.recovery.messages import LostPart
 from jaxnb.recovery.process_arrays import is_array

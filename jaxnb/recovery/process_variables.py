@@ -16,10 +16,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, Sharding
 
-from jaxnb.arrays import process_ambient
+from jaxnb.arrays import process_pushes
 from jaxnb.arrays.lost import MAKE_AGAIN, LostValue
 from jaxnb.arrays.process_held import HELD, LARGE_VALUES
-from jaxnb.arrays.process_value_paths import is_of_user, parts_of
+from jaxnb.arrays.process_names import is_of_user, parts_of
 from jaxnb.recovery import hooks
 from jaxnb.recovery.messages import LostPart
 from jaxnb.recovery.process_arrays import is_array
@@ -215,7 +215,7 @@ PARTS: dict[str, Part] = {
         lambda _: np.random.get_state(), lambda _, found: np.random.set_state(found)
     ),
     "random.getstate()": Part(lambda _: random.getstate(), lambda _, found: random.setstate(found)),
-    "jax.set_mesh(…)": Part(lambda _: process_ambient.mesh(), lambda _, mesh: _set_mesh(mesh)),
+    "jax.set_mesh(…)": Part(lambda _: process_pushes.mesh(), lambda _, mesh: _set_mesh(mesh)),
 }
 """What is made before the variables, in order; it is set when it is met."""
 

@@ -11,9 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from jaxnb.arrays.process_ambient import AmbientMesh
-from jaxnb.arrays.process_exposures import Exposures
-from jaxnb.arrays.process_pushes import Pushes
+from jaxnb.arrays.process_held import Exposures
+from jaxnb.arrays.process_pushes import AmbientMesh, Pushes
 from jaxnb.arrays.process_replicas import Replicas
 from jaxnb.cells import process_main_thread, process_shell
 from jaxnb.cells.process_main_thread import Sampler, sleeps_in, stays_in, work

@@ -9,7 +9,7 @@ from functools import partial, reduce
 from typing import Any, Literal
 
 from jaxnb.arrays import placing, unequal
-from jaxnb.arrays.per_process import Gather
+from jaxnb.arrays.lost import Gather
 from jaxnb.arrays.pulling import CellKey, Puller
 from jaxnb.cells.answers import place_of
 from jaxnb.cells.outcome import caught_text, stopped_text

@@ -19,7 +19,7 @@ import pytest
 
 import jaxnb
 from faults.shared import cleared, pressing_beside
-from jaxnb.arrays import memory_checks
+from jaxnb.arrays import refusals
 from jaxnb.arrays.gathered import GatheredArray
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import (
@@ -475,7 +475,7 @@ def test_a_pull_after_an_interrupted_restart_says_so(group: Session) -> None:
 
 def refuse(group: Session, there: GatheredArray, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(memory_checks, "available_bytes", lambda: NBYTES - 1)
+        patch.setattr(refusals, "available_bytes", lambda: NBYTES - 1)
         with pytest.raises(NotEnoughMemoryError, match=r"`?x`? needs 12.0 MiB .* 12.0 MiB .* free"):
             np.asarray(there)
         with pytest.raises(MemoryError):

@@ -14,7 +14,7 @@ import zmq
 
 import jaxnb
 from faults.shared import answer_to_forged, cleared
-from jaxnb.arrays import memory_checks
+from jaxnb.arrays import refusals
 from jaxnb.arrays.moving import request_for
 from jaxnb.errors import (
     CellError,
@@ -276,7 +276,7 @@ def test_a_push_that_is_larger_than_free_memory_is_refused(
     group: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(memory_checks, "available_bytes", lambda: NBYTES - 1)
+        patch.setattr(refusals, "available_bytes", lambda: NBYTES - 1)
         with pytest.raises(NotEnoughMemoryError, match=r"`x` needs 12(\.0)? MiB on the processes"):
             push(group)
     assert_old(group)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxnb.arrays.gathered import GatheredArray
-from jaxnb.arrays.per_process import PerProcess
+from jaxnb.arrays.lost import PerProcess
 from jaxnb.cells.result import Agreement
 from jaxnb.session import Session
 

@@ -25,15 +25,14 @@ from hypothesis import strategies as st
 from integration.conftest import gate_runs
 from jaxnb.arrays import card_transfer, pulling
 from jaxnb.arrays.gathered import GatheredArray
+from jaxnb.arrays.lost import PerProcess, Record
 from jaxnb.arrays.moving import Move
-from jaxnb.arrays.per_process import PerProcess
 from jaxnb.arrays.pulling import (
     EAGER_BYTES,
     NotMovedWarning,
     OriginsDifferWarning,
     ReplicasDifferWarning,
 )
-from jaxnb.arrays.record import Record
 from jaxnb.cells.result import Agreement
 from jaxnb.errors import (
     ArrayGoneError,

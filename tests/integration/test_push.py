@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jaxnb.arrays.per_process import PerProcess
+from jaxnb.arrays.lost import PerProcess
 from jaxnb.arrays.pulling import NotMovedWarning
 from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.model.cells import CallRequest, JointRequest
@@ -768,7 +768,7 @@ def test_what_goes_in_the_first_message_counts_too(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.run("x = 'old'")
-    monkeypatch.setattr("jaxnb.arrays.memory_checks.available_bytes", lambda: 1 << 24)
+    monkeypatch.setattr("jaxnb.arrays.refusals.available_bytes", lambda: 1 << 24)
     asked: list[Any] = []
     monkeypatch.setattr(Channel, "ask", lambda *args, **more: asked.append(args))
     with pytest.raises(NotEnoughMemoryError, match=r"`x` needs 19.1 MiB on the processes"):
@@ -795,7 +795,7 @@ def test_more_than_there_is_memory_for(
     session: Session, no_writes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.run(MESH + "x = 'old'")
-    monkeypatch.setattr("jaxnb.arrays.memory_checks.available_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("jaxnb.arrays.refusals.available_bytes", lambda: 1 << 20)
     with pytest.raises(NotEnoughMemoryError, match=r"`x` needs 4.00 MiB on the processes"):
         session.push(x=whole((512, 512)), mesh="mesh")  # 1 MiB on each of 4 processes
     assert_not_bound(session)

@@ -376,7 +376,7 @@ def test_reading_a_pickled_array_needs_no_jax(session: Session) -> None:
 @pytest.mark.thorough
 def test_corners_of_large_shards_are_cut_on_the_device(session: Session) -> None:
     code = (
-        "import jaxnb.arrays.process_shards as s, contextlib\n"
+        "import jaxnb.arrays.process_describe as s, contextlib\n"
         "def both(a):\n"
         "    whole = s.describe(a).corner\n"
         "    kept = s._is_in_host_memory, s.host_view, s.MAX_WHOLE_BYTES\n"

@@ -20,7 +20,7 @@ ON = [(0, 0), (0, 1), (1, 2048), (1, 2049), (2, 4096), (2, 4097), (3, 6144), (3,
 
 HELPERS = """
 from jax.sharding import AxisType, Mesh, SingleDeviceSharding
-from jaxnb.arrays import process_shards as shards
+from jaxnb.arrays import process_describe as shards
 
 def mesh_of(kind="Auto", shape=(4, 2), names=("data", "model"), devices=None):
     return jax.make_mesh(shape, names, axis_types=(getattr(AxisType, kind),) * len(shape),
@@ -555,7 +555,7 @@ def test_a_view_of_keys_is_their_own_memory(session: Session) -> None:
 @pytest.mark.parametrize("dtype", ["int4", "uint2", "float4_e2m1fn"])
 def test_views_that_are_copies(session: Session, dtype: str) -> None:
     told = session.run(
-        f"from jaxnb.arrays import process_shards as shards\ny = jnp.ones((3, 5), '{dtype}')\n"
+        f"from jaxnb.arrays import process_describe as shards\ny = jnp.ones((3, 5), '{dtype}')\n"
         "view = shards.host_view(y)\n"
         "(view.ctypes.data == y.unsafe_buffer_pointer(), view.flags.writeable, view.nbytes,"
         " shards.host_view(y).ctypes.data != view.ctypes.data)"  # JAX keeps no copy
@@ -576,7 +576,7 @@ def test_views_of_other_layouts(session: Session) -> None:
 
 def test_a_view_outlives_its_array(session: Session) -> None:
     told = session.run(
-        "from jaxnb.arrays import process_shards as shards\n"
+        "from jaxnb.arrays import process_describe as shards\n"
         "y = jnp.arange(1 << 16)\nv = shards.host_view(y)\n"
         "y.delete()\ndel y\nz = [jnp.full(1 << 16, -1) for _ in range(8)]\n"
         "bool((v == np.arange(1 << 16)).all())"

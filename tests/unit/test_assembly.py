@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from jaxnb.arrays import blocks
-from jaxnb.arrays.assembly import Piece, assemble, pieces
 from jaxnb.arrays.blocks import Index
-from jaxnb.arrays.regions import Region
+from jaxnb.arrays.regions import Piece, Region, assemble, pieces
 from jaxnb.model.arrays import ShardInfo
 
 

@@ -13,11 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxnb.arrays import card_array, card_layout, each_its_own, edge_indices
-from jaxnb.arrays.card_spec import split_axes
-from jaxnb.arrays.draw_array import lengths
-from jaxnb.arrays.draw_colors import process_color, tints
-from jaxnb.arrays.draw_panels import picture
+from jaxnb.arrays import card_array, each_its_own, edge_indices
+from jaxnb.arrays.draw_array import lengths, picture, process_color, tints
+from jaxnb.arrays.specs import split_axes
 from jaxnb.cells import card_value
 from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.display.html import AMBER
@@ -304,7 +302,7 @@ def test_what_processes_have_each_for_themselves_are_copies():
     assert "32 B on each process" not in text  # it is on each device
     assert (
         "their values are not compared"
-        in card_layout.layout_card([("x", each_its_own(list(arrays.values())))]).text
+        in card_array.layout_card([("x", each_its_own(list(arrays.values())))]).text
     )
     alike = cell(arrays[0], 4, "Array(…)")
     for i, ran in alike.per_process.items():

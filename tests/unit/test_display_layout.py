@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.arrays import card_layout
+from jaxnb.arrays import card_array
 from jaxnb.model.arrays import ArrayInfo, MeshInfo, ShardInfo
 
 MESH = MeshInfo(("data", "model"), (2, 2), ("Auto", "Auto"), (0, 1, 2, 3))
@@ -29,7 +29,7 @@ def array(parts: int = 4, **changes: object) -> ArrayInfo:
 
 
 def test_a_table_with_totals():
-    card = card_layout.layout_card([("params.w", array()), ("params.b", array(1))], others=2)
+    card = card_array.layout_card([("params.w", array()), ("params.b", array(1))], others=2)
     assert card.text == (
         "2 arrays · 256 B in all · mesh data 2 × model 2 · 2 leaves that are no jax.Array\n"
         "  path      type           spec                  total  per device  note\n"
@@ -43,24 +43,22 @@ def test_a_table_with_totals():
 
 
 def test_one_array_is_shown_with_its_picture():
-    card = card_layout.layout_card([("params.w", array())], others=1)
+    card = card_array.layout_card([("params.w", array())], others=1)
     assert card.text.startswith("params.w: float32[8, 4] · P(('data', 'model'), None)")
     assert "and 1 leaf that is no jax.Array" in card.text
     assert "process 0 · device 0 · " in card.html
 
 
 def test_no_arrays():
-    assert (
-        card_layout.layout_card([], others=2).text == "no arrays · 2 leaves that are no jax.Array"
-    )
-    assert card_layout.layout_card([]).text == "no arrays"
+    assert card_array.layout_card([], others=2).text == "no arrays · 2 leaves that are no jax.Array"
+    assert card_array.layout_card([]).text == "no arrays"
 
 
 def test_what_is_special_is_noted():
     other = MeshInfo(("x",), (4,), ("Auto",), (0, 1, 2, 3))
     local = array(1, fully_addressable=True, shards=(ShardInfo(0, 0, ((0, 8), (0, 4)), 0),),
                   mesh=None, spec=None, sharding="SingleDeviceSharding(device=0)")  # fmt: skip
-    card = card_layout.layout_card(
+    card = card_array.layout_card(
         [
             ("gone", array(deleted=True)),
             ("local", local),
@@ -79,7 +77,7 @@ def test_what_is_special_is_noted():
 
 
 def test_long_tables_are_capped_and_that_is_said():
-    card = card_layout.layout_card([(f"layers[{i}].w", array()) for i in range(1_250)])
+    card = card_array.layout_card([(f"layers[{i}].w", array()) for i in range(1_250)])
     assert "1 250 arrays" in card.text
     assert "… 1 150 more arrays" in card.text
     assert "… 1 150 more arrays" in card.html
@@ -90,7 +88,7 @@ def test_long_tables_are_capped_and_that_is_said():
 
 def test_long_paths_are_shortened_in_the_middle():
     path = "opt_state[0].mu" + "['encoder']" * 9 + "['kernel']"
-    card = card_layout.layout_card([(path, array()), ("step", array(1))])
+    card = card_array.layout_card([(path, array()), ("step", array(1))])
     assert max(map(len, card.text.splitlines())) <= 80
     assert "opt_" in card.text
     assert "el']" in card.text
@@ -101,7 +99,7 @@ def test_text_from_the_process_is_escaped():
     mesh = MeshInfo((EVIL,), (4,), (EVIL,), (0, 1, 2, 3))
     bad = array(dtype=EVIL, spec=EVIL, mesh=mesh, memory_kind=EVIL)
     for entries in ([(EVIL, bad)], [(EVIL, bad), (EVIL, array())]):
-        card = card_layout.layout_card(entries)
+        card = card_array.layout_card(entries)
         assert "<script" not in card.html
         assert "&lt;script" in card.html
 
@@ -115,5 +113,5 @@ def test_any_table_is_80_columns(entries: list[tuple[str, int, str, str, str]]):
         (path, array(parts, spec=spec, dtype=dtype, memory_kind=kind))
         for path, parts, spec, dtype, kind in entries
     ]
-    card = card_layout.layout_card(found)
+    card = card_array.layout_card(found)
     assert max(map(len, card.text.splitlines())) <= 80

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from jaxnb.arrays import card_transfer
-from jaxnb.arrays.card_moved import leaves, type_of
+from jaxnb.arrays.card_transfer import leaves, type_of
 from jaxnb.arrays.gathered import ArrayKey, GatheredArray
-from jaxnb.arrays.per_process import PerProcess
+from jaxnb.arrays.lost import PerProcess
 from jaxnb.model.arrays import ArrayInfo, MeshInfo, ShardInfo
 
 MESH = MeshInfo(("x",), (2,), ("Auto",), (0, 8))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.arrays.dtypes import UnknownDtypeError, largest_overflow, numpy_dtype
+from jaxnb.arrays.gathered import UnknownDtypeError, largest_overflow, numpy_dtype
 from jaxnb.errors import JaxnbError
 
 NUMPY = [
@@ -63,7 +63,7 @@ def test_a_name_gives_the_numeric_dtype_of_that_name_or_nothing(name: str):
 
 def test_ml_dtypes_is_imported_only_when_needed():
     code = (
-        "import sys; from jaxnb.arrays.dtypes import numpy_dtype; numpy_dtype('float32'); "
+        "import sys; from jaxnb.arrays.gathered import numpy_dtype; numpy_dtype('float32'); "
         "assert 'ml_dtypes' not in sys.modules; numpy_dtype('bfloat16'); "
         "assert 'ml_dtypes' in sys.modules"
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jaxnb.arrays.process_naming import Names, first_of
+from jaxnb.arrays.process_names import Names, first_of
 
 MOST = 10_000
 Pair = namedtuple("Pair", "mu nu")

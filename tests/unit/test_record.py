@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from jaxnb.arrays.record import Record
+from jaxnb.arrays.lost import Record
 
 POINT = Record("Point", {"x": 1, "y": [2]})
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.arrays.per_process import PerProcess
+from jaxnb.arrays.lost import PerProcess
 from jaxnb.cells.result import Agreement, CellResult, ProcessResult
 from jaxnb.errors import JaxnbError
 from jaxnb.model.arrays import ArrayInfo, ShardInfo

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from jaxnb.arrays.process_results import UncheckedResults
+from jaxnb.arrays.process_replicas import UncheckedResults
 from jaxnb.lockstep.process_recorded import Entry, Known
 
 
