@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jaxnb
-from jaxnb.magics.stats import LivePanel
+from jaxnb.magics.looking import LivePanel
 from jaxnb.session import Session
 
 WINDOW_SECONDS = 20.0

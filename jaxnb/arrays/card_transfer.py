@@ -10,8 +10,7 @@ from jaxnb.arrays import total_bytes
 from jaxnb.arrays.card_array import array_blocks, array_facts, array_type, preview_text
 from jaxnb.arrays.lost import PerProcess
 from jaxnb.display.blocks import Cell, Column, Either, Facts, Note, Pre, Progress, Row, Table
-from jaxnb.display.by_process import by_process_block
-from jaxnb.display.card import Card, card_of
+from jaxnb.display.card import Card, by_process_block, card_of
 from jaxnb.display.rich import grouped, is_rich
 from jaxnb.display.text import WIDTH, joined, wrapped
 from jaxnb.labels import (

@@ -11,9 +11,9 @@ from jaxnb.cells.card_cell import cell_card
 from jaxnb.cells.merge_bars import bars_as_one
 from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.result import CellResult
-from jaxnb.display.ansi import strip_ansi
 from jaxnb.display.blocks import Block, Either, Facts, Fold, Note, Pre
 from jaxnb.display.card import NOTHING, Card, card_of, stacked
+from jaxnb.display.markup import strip_ansi
 from jaxnb.labels import (
     capitalized,
     format_count,

@@ -17,8 +17,7 @@ from jaxnb.arrays.card_array import (
 )
 from jaxnb.cells.result import Agreement, CellResult, ProcessResult
 from jaxnb.display.blocks import Either, Facts, Fold, Note, Shown
-from jaxnb.display.by_process import by_process_block
-from jaxnb.display.card import NOTHING, Card, card_of, stacked
+from jaxnb.display.card import NOTHING, Card, by_process_block, card_of, stacked
 from jaxnb.display.rich import Said, View, grouped, is_rich, needs_front_end, shown_alike, view_of
 from jaxnb.display.text import labelled
 from jaxnb.labels import Outputs, plural, processes_label, ranks_label

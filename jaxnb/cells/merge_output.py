@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 from math import inf
 
-from jaxnb.display.align import Alignment, LineQueue, common_prefix, together
-from jaxnb.display.lines import LineAssembler
+from jaxnb.display.lines import Alignment, LineAssembler, LineQueue, common_prefix, together
 from jaxnb.labels import format_count, plural, ranks_label
 from jaxnb.model.cells import StreamName
 
@@ -177,7 +176,7 @@ class StreamMerger:
     pieces whose order does not tell which line was written first.
 
     A twin that arrives after its line came out is a line of its own, until :func:`merged_again`.
-    Processes whose lines are more than :data:`~jaxnb.display.align.LOOK_AHEAD` apart are not lined
+    Processes whose lines are more than :data:`~jaxnb.display.lines.LOOK_AHEAD` apart are not lined
     up.
     """
 

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from nbclient import NotebookClient
 
 from jaxnb.cli import signals
-from jaxnb.display.ansi import strip_ansi
+from jaxnb.display.markup import strip_ansi
 
 _LABEL = re.compile(r"\[[\d,-]+\] ")
 

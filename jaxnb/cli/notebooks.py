@@ -13,7 +13,7 @@ from typing import Any
 from jaxnb.cli import signals
 from jaxnb.cli.files import require_writable
 from jaxnb.cli.terminal import say
-from jaxnb.display.ansi import strip_ansi
+from jaxnb.display.markup import strip_ansi
 from jaxnb.errors import UsageError
 from jaxnb.labels import one_line
 

@@ -1,6 +1,6 @@
 """What cards are made of: blocks that say what is shown, not how HTML or a terminal shows it.
 
-:mod:`jaxnb.display.html` and :mod:`jaxnb.display.plain` show them. In sentences and facts, what
+:mod:`jaxnb.display.html` and :mod:`jaxnb.display.text` show them. In sentences and facts, what
 stands between backticks is code. Blocks with nothing in them show nothing.
 """
 

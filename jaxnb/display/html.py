@@ -17,8 +17,7 @@ from itertools import zip_longest
 from typing import Any, Literal
 
 from jaxnb.display import blocks as b
-from jaxnb.display.ansi import ansi_runs
-from jaxnb.display.markup import Html, coded, tag, together
+from jaxnb.display.markup import Html, ansi_runs, coded, tag, together
 
 Tone = Literal["", "warn", "error"]
 

@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jaxnb.display.ansi import strip_ansi
-from jaxnb.display.markup import trusted
+from jaxnb.display.markup import strip_ansi, trusted
 
 _IMAGES = ("image/png", "image/jpeg")
 _MADE_UP = re.compile(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jaxnb.display.blocks import Block, Column, Either, Facts, Fold, Note, Table
 from jaxnb.display.card import Card, card_of, line_card
-from jaxnb.display.plain import text_of
+from jaxnb.display.text import text_of
 from jaxnb.labels import format_seconds, plural, ranks_label
 from jaxnb.model.group import DeviceInfo, GroupInfo, ProcessInfo
 

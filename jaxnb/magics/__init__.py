@@ -7,14 +7,12 @@ from typing import Any
 
 def load(shell: Any) -> None:
     """Registers the magics with an IPython shell; loading twice does nothing more."""
-    from jaxnb.magics import debugging, formats, helping, hinting
+    from jaxnb.magics import auto, helping, state, values
     from jaxnb.magics.auto import AutoMagics
-    from jaxnb.magics.comparing import ComparingMagics
-    from jaxnb.magics.compiling import CompilingMagics
-    from jaxnb.magics.history import LookingBackMagics
-    from jaxnb.magics.saving import SavingMagics
+    from jaxnb.magics.compiling import ComparingMagics, CompilingMagics
+    from jaxnb.magics.looking import LookingBackMagics, StatsMagics
     from jaxnb.magics.spmd import SpmdMagics
-    from jaxnb.magics.stats import StatsMagics
+    from jaxnb.magics.state import SavingMagics
     from jaxnb.magics.values import ValueMagics
 
     if isinstance(shell.magics_manager.registry.get("SpmdMagics"), SpmdMagics):
@@ -27,10 +25,10 @@ def load(shell: Any) -> None:
     def last() -> Any:
         return magics.session or magics.stopped
 
-    auto, debugs = AutoMagics(shell, current), debugging.DebuggingMagics(shell, current)
+    autos, debugs = AutoMagics(shell, current), state.DebuggingMagics(shell, current)
     shell.register_magics(
         magics,
-        auto,
+        autos,
         debugs,
         ValueMagics(shell, current, magics.meter),
         CompilingMagics(shell, current),
@@ -39,7 +37,7 @@ def load(shell: Any) -> None:
         StatsMagics(shell, current),
         SavingMagics(shell, current),
     )
-    formats.register(shell, current)
-    helping.install(shell, current, auto.auto.takes)
-    hinting.install(shell, current)
-    debugging.install(shell, debugs)
+    values.register(shell, current)
+    helping.install(shell, current, autos.auto.takes)
+    auto.install(shell, current)
+    state.install(shell, debugs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import ast
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import line_cell_magic, magics_class, no_var_expand
@@ -9,11 +11,12 @@ from IPython.display import display
 
 from jaxnb.errors import UsageError
 from jaxnb.magics import arguments
-from jaxnb.magics.base import SessionMagics
-from jaxnb.magics.shown_interrupts import plain_interrupt
+from jaxnb.magics.arguments import MagicParser, split_words, unquoted, variable
+from jaxnb.magics.base import SessionMagics, plain_interrupt
+from jaxnb.magics.sinks import DisplayIds, is_notebook, sink_for
 
 if TYPE_CHECKING:
-    pass
+    from jaxnb.compiled.comparison import Comparison
 
 
 def parser_of(magic: str) -> arguments.MagicParser:
@@ -68,3 +71,160 @@ class CompilingMagics(SessionMagics):
         from jaxnb.compiled import planning
 
         return planning.plan(code, devices=devices, name=f"<cell {number}>", first_line=first_line)
+
+
+_EXAMPLE = "`data = P('data'), P()`"
+
+
+class CompareParser(MagicParser):
+    """A parser for a line with a call, and options before and behind it.
+
+    Args:
+        magic: What was typed.
+    """
+
+    def __init__(self, magic: str) -> None:
+        super().__init__(magic, "Compiles and times a call under several shardings.")
+        self.usage = f"{magic.replace('%', '%%')} CALL [--spec NAME=SPECS]... [options]"
+        self.epilog = (
+            "CALL is an expression such as mlp(x, w); SPECS has one spec for each argument, or one "
+            "for all. As a cell magic, each line of the cell is NAME = SPECS."
+        )
+        add = self.add_argument
+        add("--spec", action="append", default=[], type=_named, metavar="NAME=SPECS",
+            help="a variant: data=\"P('data'), P()\"")  # fmt: skip
+        add("--mesh", metavar="MESH",
+            help="for all: a name, or {'data': 4} (default: the one there is)")  # fmt: skip
+        add("--mesh-of", action="append", default=[], type=_named, metavar="NAME=MESH",
+            help="for one variant")  # fmt: skip
+        add("--out-spec", action="append", default=[], type=_named, metavar="NAME=SPECS",
+            help="of a variant's outputs (default: the compiler chooses)")  # fmt: skip
+        add("--repeats", type=int, metavar="N",
+            help="calls to measure (default: about a second of them)")  # fmt: skip
+        add("--no-run", action="store_true", help="compile only")
+        add("--devices", type=int, metavar="N",
+            help="plan for this many devices, in a process of its own; nothing is run")  # fmt: skip
+        add("--plot", action="store_true", help="draw a chart too")
+        add("--out", type=variable, metavar="NAME",
+            help="put the Comparison into this variable of the notebook")  # fmt: skip
+
+    def parse_line(self, line: str) -> argparse.Namespace:
+        """Parses a magic's line; the call is ``call``.
+
+        Raises:
+            UsageError: An option is unknown, its value is not possible, or brackets or quotes do
+                not match.
+        """
+        try:
+            words = split_words(line)
+        except ValueError as error:
+            self.error(f"the line cannot be split into words ({error})")
+        options: list[str] = []
+        call: list[str] = []
+        while words:
+            word = words.pop(0)
+            if not word.startswith("-"):
+                call.append(word)
+                continue
+            name, has_value, value = word.partition("=")
+            action = self.options.get(name)
+            if action is None or action.nargs == 0 or not (has_value or words):
+                options.append(word)
+            else:
+                options.append(f"{name}={unquoted(value if has_value else words.pop(0))}")
+        found = self.parse_words(options)
+        found.call = " ".join(call)
+        return found
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, has_value, value = text.partition("=")
+    if not has_value or not name.strip() or not value.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=…")
+    return unquoted(name.strip()), unquoted(value.strip())
+
+
+@magics_class
+class ComparingMagics(SessionMagics):
+    """The magic that compares shardings."""
+
+    @line_cell_magic
+    def spmd_compare(self, line: str, cell: str | None = None) -> None:
+        """Compares a call under several shardings. `--help` lists the options."""
+        magic = "%spmd_compare" if cell is None else "%%spmd_compare"
+        parser = CompareParser(magic)
+        asked = parser.asked(line)
+        if asked is None:
+            return
+        specs = _variants(parser, asked.spec, cell)
+        if asked.plot:
+            from jaxnb.compiled.comparison import require_matplotlib
+
+            require_matplotlib()
+        with plain_interrupt("Interrupted; nothing was changed."):
+            found = self._compared(asked, specs)
+        if asked.out:
+            self.shell.push({asked.out: found})
+        display(found)
+        if asked.plot and is_notebook(self.shell):
+            display(found.plot())
+        elif asked.plot:
+            print("A terminal shows no chart: `--out NAME`, then `NAME.plot().savefig('a.png')`.")
+
+    def _compared(self, asked: argparse.Namespace, specs: dict[str, str]) -> Comparison:
+        settings = {
+            "specs": specs,
+            "mesh": asked.mesh,
+            "meshes": dict(asked.mesh_of),
+            "out_specs": dict(asked.out_spec),
+            "repeats": asked.repeats,
+            "run": not asked.no_run,
+        }
+        if asked.devices is not None and self._current() is None:
+            from jaxnb.compiled import comparing
+
+            code = comparing.code_of(asked.call, **{**settings, "run": False})
+            return comparing.compare_planned(code, devices=asked.devices, label=asked.call)
+        session, sink = self._started(), sink_for(self.shell, DisplayIds(), folds=True)
+        number = self.shell.displayhook.prompt_count
+        with sink:
+            return session.compare(
+                asked.call, devices=asked.devices, sink=sink, cell=number, **settings
+            )
+
+
+def _variants(
+    parser: MagicParser, given: list[tuple[str, str]], cell: str | None
+) -> dict[str, str]:
+    """Returns the variants of the line and of the cell: name to specs."""
+    pairs = list(given)
+    for statement in _statements(cell or ""):
+        if not (
+            isinstance(statement, ast.Assign)
+            and len(statement.targets) == 1
+            and isinstance(statement.targets[0], ast.Name)
+        ):
+            raise UsageError(
+                f"`{ast.unparse(statement).partition(chr(10))[0]}` is not a variant: each line "
+                f"of the cell is NAME = SPECS, e.g. {_EXAMPLE}. Nothing was run."
+            )
+        pairs.append((statement.targets[0].id, ast.unparse(statement.value)))
+    names = [name for name, _ in pairs]
+    if twice := [name for name in names if names.count(name) > 1]:
+        parser.error(f"the variant {twice[0]!r} is there twice")
+    if not pairs:
+        how = "--spec data=\"P('data'), P()\"" if cell is None else f"a line {_EXAMPLE}"
+        parser.error(f"there is no sharding to compare; give one or more: {how}")
+    return dict(pairs)
+
+
+def _statements(cell: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(cell).body
+    except (SyntaxError, ValueError) as error:
+        line = f" at line {(error.lineno or 0) + 1}" if isinstance(error, SyntaxError) else ""
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise UsageError(
+            f"The cell is not valid Python{line}: {reason}. Each line of it is NAME = SPECS, e.g. "
+            f"{_EXAMPLE}. Nothing was run."
+        ) from None

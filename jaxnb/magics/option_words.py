@@ -7,34 +7,25 @@ from collections.abc import Callable
 from functools import cache
 
 from jaxnb.assist.places import Code, MagicLine
-from jaxnb.magics import (
-    arguments,
-    auto,
-    comparing,
-    compiling,
-    history,
-    saving,
-    stats,
-    value_arguments,
-)
+from jaxnb.magics import arguments, auto, compiling, looking, state, values
 from jaxnb.magics.arguments import MagicParser
-from jaxnb.magics.debugging import debug_parser
+from jaxnb.magics.state import debug_parser
 
 PARSERS: dict[str, Callable[[], MagicParser]] = {
     "spmd": lambda: arguments.cell_parser("%spmd"),
     "spmd_start": arguments.start_parser,
     "spmd_restart": arguments.restart_parser,
     "spmd_auto": auto.auto_parser,
-    "spmd_pull": value_arguments.pull_parser,
-    "spmd_push": value_arguments.push_parser,
-    "spmd_layout": value_arguments.layout_parser,
+    "spmd_pull": values.pull_parser,
+    "spmd_push": values.push_parser,
+    "spmd_layout": values.layout_parser,
     "spmd_collectives": lambda: compiling.parser_of("%spmd_collectives"),
-    "spmd_compare": lambda: comparing.CompareParser("%spmd_compare"),
-    "spmd_save": saving.save_parser,
-    "spmd_load": saving.load_parser,
-    "spmd_stats": stats.parser_of_line,
-    "spmd_timeline": history.timeline_parser,
-    "spmd_history": history.history_parser,
+    "spmd_compare": lambda: compiling.CompareParser("%spmd_compare"),
+    "spmd_save": state.save_parser,
+    "spmd_load": state.load_parser,
+    "spmd_stats": looking.parser_of_line,
+    "spmd_timeline": looking.timeline_parser,
+    "spmd_history": looking.history_parser,
     "spmd_debug": debug_parser,
 }
 """Those of magics that have options."""

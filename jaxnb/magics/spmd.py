@@ -15,12 +15,10 @@ from jaxnb.display.card import Card, card_of
 from jaxnb.errors import CellError, ProcessDiedError, RecoveryInterrupted, UsageError
 from jaxnb.labels import processes_label
 from jaxnb.magics import arguments
-from jaxnb.magics.auto import is_auto
+from jaxnb.magics.auto import AUTORELOAD, hint_of_code, is_auto
 from jaxnb.magics.background import BackgroundCell
-from jaxnb.magics.base import SessionMagics
-from jaxnb.magics.hinting import AUTORELOAD, hint_of_code
+from jaxnb.magics.base import SessionMagics, plain_interrupt
 from jaxnb.magics.meter import NotebookPlace, meter_for
-from jaxnb.magics.shown_interrupts import plain_interrupt
 from jaxnb.magics.sinks import DisplayIds, ProgressDisplay, Sink, is_notebook, notice_card, sink_for
 from jaxnb.model.cells import RichOutput
 from jaxnb.options import StartOptions

@@ -2,26 +2,257 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import line_magic, magics_class
 from IPython.display import display
 
 from jaxnb.arrays.lost import PerProcess
+from jaxnb.arrays.regions import parse_path
 from jaxnb.display.card import Card
+from jaxnb.errors import UsageError
 from jaxnb.labels import plural, processes_label
-from jaxnb.magics import value_arguments
-from jaxnb.magics.base import SessionMagics
+from jaxnb.magics.arguments import NamesParser, ranks, spec, variable
+from jaxnb.magics.base import SessionMagics, plain_interrupt
 from jaxnb.magics.meter import TransferMeter
-from jaxnb.magics.shown_interrupts import plain_interrupt
+from jaxnb.options import suggest
 
 if TYPE_CHECKING:
     from jaxnb.arrays.card_transfer import Moved
+    from jaxnb.arrays.gathered import GatheredArray
+    from jaxnb.arrays.lost import PerProcess
     from jaxnb.session import Session
+
+
+_Bundle = dict[str, Any]
+
+
+def register(shell: Any, session: Callable[[], Session | None]) -> None:
+    """Teaches a shell to show them.
+
+    Args:
+        shell: The shell.
+        session: Returns the notebook's session, if there is one.
+    """
+    formatter = shell.display_formatter
+    # By name, so that loading the extension need not import the classes.
+    formatter.mimebundle_formatter.for_type_by_name(
+        "jaxnb.arrays.gathered", "GatheredArray", lambda array: _array_bundle(array, session())
+    )
+    values = ("jaxnb.arrays.lost", "PerProcess")
+    formatter.formatters["text/html"].for_type_by_name(
+        *values, lambda found: _values_card(found, shell).html
+    )
+    # IPython's own way to print a dict would come before a bundle's text.
+    formatter.formatters["text/plain"].for_type_by_name(
+        *values, lambda found, printer, cycle: _print_values(found, printer, shell)
+    )
+
+
+def _array_bundle(array: GatheredArray, session: Session | None) -> _Bundle:
+    from jaxnb.arrays import card_transfer
+
+    card = card_transfer.gathered_card(array, _pulled_since(array, session))
+    return {"text/plain": card.text, "text/html": card.html}
+
+
+def _values_card(values: PerProcess, shell: Any) -> Card:
+    from jaxnb.arrays import card_transfer
+
+    return card_transfer.per_process_card(
+        (i, _own_bundle(each, shell)) for i, each in values.items()
+    )
+
+
+def _print_values(values: PerProcess, printer: Any, shell: Any) -> None:
+    """Prints a table; inside another value, what Python prints."""
+    inside = len(printer.stack) > 1
+    printer.text(repr(values) if inside else _values_card(values, shell).text)
+
+
+def _own_bundle(value: Any, shell: Any) -> _Bundle:
+    from jaxnb.arrays.gathered import GatheredArray
+
+    if isinstance(value, GatheredArray):  # a line, not a picture for each process
+        return {"text/plain": repr(value)}
+    bundle: _Bundle = shell.display_formatter.format(value)[0]
+    return bundle or {"text/plain": repr(value)}
+
+
+def _pulled_since(array: GatheredArray, session: Session | None) -> str:
+    """Returns after which cell an array was pulled, if others have run since; else nothing.
+
+    Whether its name has been bound to something else is not known; to pull again tells.
+    """
+    after = array.wanted().key.after
+    if session is None or after is None or after == (session.group.last_cell or 0):
+        return ""
+    return f"pulled after cell [{after}]" if after else "pulled before the first cell"
+
+
+_OF_IPYTHON = {"In", "Out", "get_ipython", "exit", "quit", "_", "__", "___"}
+
+
+def pull_parser() -> NamesParser:
+    """Returns the parser of ``%spmd_pull``."""
+    parser = NamesParser(
+        "%spmd_pull", "Brings values from the processes into variables of the notebook."
+    )
+    parser.usage = "%%spmd_pull NAME... [--as NAME] [--ranks 0,2-3]"
+    parser.epilog = (
+        "NAME may have attributes, subscripts and slices with --as: x[..., :3], state.opt['mu']."
+    )
+    parser.add_argument("--as", type=variable, dest="target", metavar="NAME",
+                        help="the variable's name in the notebook (default: the same)")  # fmt: skip
+    parser.add_argument("--ranks", type=ranks, metavar="0,2-3",
+                        help="ask these processes only")  # fmt: skip
+    return parser
+
+
+def push_parser() -> NamesParser:
+    """Returns the parser of ``%spmd_push``."""
+    parser = NamesParser(
+        "%spmd_push", "Sends variables of the notebook to the processes, under the same names."
+    )
+    parser.usage = "%%spmd_push NAME... [--spec P('data', None)] [--mesh NAME] [--ranks 0,2-3]"
+    parser.epilog = "Without --spec and --mesh every process gets the value as it is."
+    parser.add_argument("--spec", type=spec, metavar="P(...)",
+                        help="make global arrays, spread like this: P('data', None), or a dict "
+                        "or list of specs in the shape of the value")  # fmt: skip
+    parser.add_argument("--mesh", type=variable, metavar="NAME",
+                        help="the mesh on the processes (default: the one there is); alone: "
+                        "replicated")  # fmt: skip
+    parser.add_argument("--ranks", type=ranks, metavar="0,2-3",
+                        help="push to these processes only; not with a spec or a mesh")  # fmt: skip
+    return parser
+
+
+def layout_parser() -> NamesParser:
+    """Returns the parser of ``%spmd_layout``."""
+    parser = NamesParser(
+        "%spmd_layout", "Shows how an array, or a pytree of arrays, is laid out over the devices."
+    )
+    parser.usage = "%%spmd_layout NAME"
+    parser.epilog = "NAME may have attributes and subscripts: state.opt['mu']."
+    return parser
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to pull, and where to.
+
+    Attributes:
+        path: What on the processes.
+        target: The notebook's variable.
+    """
+
+    path: str
+    target: str
+
+
+def wishes(asked: argparse.Namespace, taken: Collection[str]) -> list[Wish]:
+    """Returns what a line of ``%spmd_pull`` asks for.
+
+    Args:
+        asked: The parsed line.
+        taken: Names that must not be bound: the session's.
+
+    Raises:
+        UsageError: There is no name for it in the notebook.
+    """
+    if not asked.names:
+        raise UsageError("Nothing to pull. Type e.g. `%spmd_pull x`. Nothing was moved.")
+    if asked.target is not None:
+        if len(asked.names) > 1:
+            if not all(map(_is_path, asked.names)):  # `x + 1`: the path's own error says more
+                parse_path(" ".join(asked.names))
+            raise UsageError(
+                f"`--as` names one variable, and there are {len(asked.names)} to pull. Nothing "
+                "was moved. Pull them one at a time."
+            )
+        return [_checked(Wish(asked.names[0], asked.target), taken)]
+    return [_checked(Wish(name, _target(name)), taken) for name in asked.names]
+
+
+def _is_path(text: str) -> bool:
+    try:
+        parse_path(text)
+    except UsageError:
+        return False
+    return True
+
+
+def _target(path: str) -> str:
+    try:
+        return variable(path)
+    except argparse.ArgumentTypeError:
+        pass
+    parse_path(path)  # what is no path at all has an error of its own
+    raise UsageError(
+        f"`{path}` is not the name of a variable, so name the one in the notebook: "
+        f"`%spmd_pull {path} --as NAME`. Nothing was moved."
+    )
+
+
+def _checked(wish: Wish, taken: Collection[str]) -> Wish:
+    whose = "holds the session" if wish.target in taken else ""
+    if wish.target in _OF_IPYTHON:
+        whose = "is IPython's own"
+    if whose:
+        raise UsageError(
+            f"`{wish.target}` {whose} in the notebook and is not overwritten. Nothing was moved. "
+            f"Give it another name: `%spmd_pull {wish.path} --as NAME`."
+        )
+    return wish
+
+
+def chosen(
+    names: Collection[str], variables: dict[str, Any], hidden: Collection[str] = ()
+) -> dict[str, Any]:
+    """Returns the notebook's variables that a line of ``%spmd_push`` names.
+
+    Args:
+        names: The names.
+        variables: The notebook's namespace.
+        hidden: Names in it that are IPython's own: ``open``, ``quit``.
+
+    Raises:
+        UsageError: It names none, or one that there is not; the message suggests a near one.
+    """
+    if not names:
+        raise UsageError("Nothing to push. Type e.g. `%spmd_push x`. Nothing was moved.")
+    for name in names:
+        if not name.isidentifier():
+            raise UsageError(
+                f"`{name}` is not the name of a variable; only whole variables can be pushed. "
+                "Nothing was moved. Assign it to one first, or type "
+                "`spmd.push(name=...)`."
+            )
+        if name not in variables:
+            mine = [known for known in variables.keys() - hidden if not known.startswith("_")]
+            raise UsageError(
+                f"The notebook has no variable `{name}`.{suggest(name, mine)} Nothing was moved."
+            )
+    return {name: variables[name] for name in names}
+
+
+def only_name(names: list[str]) -> str:
+    """Returns the one name of a line of ``%spmd_layout``.
+
+    Raises:
+        UsageError: There is none, or more than one.
+    """
+    if len(names) != 1:
+        what = "Name an array" if not names else f"Name one array, not {len(names)}"
+        raise UsageError(f"{what}: `%spmd_layout x`.")
+    return names[0]
+
 
 PULL_STATE = "No variable was changed."
 PUSH_STATE = "No variable on the processes was changed."
@@ -51,18 +282,18 @@ class ValueMagics(SessionMagics):
         """
         from jaxnb.arrays import card_transfer
 
-        parser = value_arguments.pull_parser()
+        parser = pull_parser()
         asked = parser.asked(line)
         if asked is None:
             return
         session = self._started()
         held = [name for name, value in self.shell.user_ns.items() if value is session]
-        wishes = value_arguments.wishes(asked, held)
+        wanted = wishes(asked, held)
         values: dict[str, Any] = {}
         notes: dict[str, list[str]] = {}
         gauge = _Gauge(self._meter)
         with plain_interrupt(f"Interrupted while values were pulled. {PULL_STATE}"):
-            for wish in wishes:
+            for wish in wanted:
                 with _noted(notes.setdefault(wish.target, [])):
                     values[wish.target] = session.pull(wish.path, ranks=asked.ranks, lazy=False)
         gauge.stop()
@@ -77,13 +308,13 @@ class ValueMagics(SessionMagics):
 
         `--help` lists the options.
         """
-        parser = value_arguments.push_parser()
+        parser = push_parser()
         asked = parser.asked(line)
         if asked is None:
             return
         session = self._started()
         names, hidden = self.shell.user_ns, self.shell.user_ns_hidden
-        values = value_arguments.chosen(asked.names, names, hidden)
+        values = chosen(asked.names, names, hidden)
         gauge = _Gauge(self._meter)
         with plain_interrupt(f"Interrupted while values were pushed. {PUSH_STATE}"):
             session.push_values(values, spec=asked.spec, mesh=asked.mesh, ranks=asked.ranks)
@@ -101,12 +332,12 @@ class ValueMagics(SessionMagics):
 
         `--help` lists the options.
         """
-        parser = value_arguments.layout_parser()
+        parser = layout_parser()
         asked = parser.asked(line)
         if asked is None:
             return
         session = self._started()
-        name = value_arguments.only_name(asked.names)
+        name = only_name(asked.names)
         with plain_interrupt("Interrupted; nothing was moved."):
             layout = session.layout(name)
         display(layout)

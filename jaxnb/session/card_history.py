@@ -8,8 +8,7 @@ from typing import Literal
 
 from jaxnb.display.blocks import Cell, Column, Either, Facts, Table
 from jaxnb.display.card import Card, card_of
-from jaxnb.display.plain import table_text
-from jaxnb.display.text import wrapped
+from jaxnb.display.text import table_text, wrapped
 from jaxnb.labels import (
     format_bytes,
     format_count,

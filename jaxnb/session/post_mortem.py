@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from jaxnb.cells.card_error import error_groups
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import OutputSink
-from jaxnb.debugging.input_box import refusal
+from jaxnb.debugging.asking import refusal
 from jaxnb.errors import UsageError
 from jaxnb.labels import capitalized, processes_label
 from jaxnb.session.session import Session

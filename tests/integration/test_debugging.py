@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from jaxnb.debugging.queue_questions import TWIN_SECONDS
+from jaxnb.debugging.asking import TWIN_SECONDS
 from jaxnb_fixtures import PATIENT_SECONDS, still_running
 from jaxnb_kernels import AskedKernel
 from jaxnb_shown import who_wrote
@@ -40,7 +40,7 @@ def assert_usable(kernel: AskedKernel) -> None:
 @pytest.fixture
 def patient(kernel: AskedKernel) -> Iterator[AskedKernel]:
     """The kernel; questions wait for those of the other process, however busy the machine is."""
-    code = "import jaxnb.debugging.queue_questions as them\nthem.TWIN_SECONDS = "
+    code = "import jaxnb.debugging.asking as them\nthem.TWIN_SECONDS = "
     kernel.run(f"{code}{PATIENT_SECONDS}")
     yield kernel
     kernel.run(f"{code}{TWIN_SECONDS}")

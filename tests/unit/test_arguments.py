@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 
 from jaxnb.errors import UsageError
 from jaxnb.labels import ranks_label
-from jaxnb.magics.arguments import cell_parser, ranks, split_options, start_parser, variable
-from jaxnb.magics.value_arguments import (
+from jaxnb.magics.arguments import (
+    cell_parser,
+    ranks,
+    split_options,
+    split_words,
+    start_parser,
+    variable,
+)
+from jaxnb.magics.values import (
     Wish,
     chosen,
     layout_parser,
@@ -20,7 +27,6 @@ from jaxnb.magics.value_arguments import (
     push_parser,
     wishes,
 )
-from jaxnb.magics.words import split_words
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))

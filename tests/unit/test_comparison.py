@@ -15,7 +15,7 @@ from jaxnb.compiled.card_comparison import comparison_card
 from jaxnb.compiled.comparison import Comparison
 from jaxnb.compiled.outputs import LARGE_BYTES, spec_text, warnings_of
 from jaxnb.errors import JaxnbError, UsageError
-from jaxnb.magics.comparing import CompareParser, _variants
+from jaxnb.magics.compiling import CompareParser, _variants
 from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.cells import ProcessError
 from jaxnb.model.compiled import (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.display.ansi import Run, ansi_runs, strip_ansi
+from jaxnb.display.markup import Run, ansi_runs, strip_ansi
 from jaxnb.display.text import fitted_rows, joined, labelled, text_table
 from jaxnb.labels import (
     format_bytes,

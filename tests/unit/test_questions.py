@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxnb.debugging.queue_questions import TURN_SECONDS, TWIN_SECONDS, QuestionQueue
+from jaxnb.debugging.asking import TURN_SECONDS, TWIN_SECONDS, QuestionQueue
 from jaxnb.wire.messages import Question
 
 

@@ -12,7 +12,7 @@ import pytest
 from jaxnb.display.card import Card
 from jaxnb.display.text import spark
 from jaxnb.errors import SessionBrokenError
-from jaxnb.magics import stats as magic
+from jaxnb.magics import looking as magic
 from jaxnb.model.group import DeviceInfo
 from jaxnb.profile import card_stats_live
 from jaxnb.profile.statistics import DeviceStats

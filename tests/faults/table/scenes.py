@@ -16,7 +16,7 @@ from faults.table.stage import Stage
 from jaxnb.cells import card_value
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import StderrNotices
-from jaxnb.display.ansi import strip_ansi
+from jaxnb.display.markup import strip_ansi
 from jaxnb.labels import processes_label
 from jaxnb.recovery.card import recovered_card
 from jaxnb_fixtures import until
