@@ -18,7 +18,7 @@ from pathlib import Path
 from jaxnb.lockstep.conductor_loop import Loop
 from jaxnb.lockstep.connections import listening
 from jaxnb.lockstep.messages import Word
-from jaxnb.lockstep.process_line import Line
+from jaxnb.lockstep.process_connection import Line
 
 WARM_UP = 200
 MESSAGE = b"m" * 60

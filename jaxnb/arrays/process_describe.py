@@ -227,7 +227,7 @@ def describe(
         digests: Digest the bytes of every addressable shard that has replicas, so that the
             notebook can compare them, up to a size. JAX itself never compares replicas.
         corner: Read the elements at the array's corners that this process holds.
-        known: See :func:`jaxnb.arrays.process_layouts.layout_of`.
+        known: See :func:`layout_of`.
     """
     sharding = array.sharding
     shape = tuple(array.shape)

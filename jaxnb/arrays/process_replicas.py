@@ -2,7 +2,7 @@
 
 JAX takes the devices' copies of a part to be equal and never checks. Results of a recorded dispatch
 need no look: the processes ran one program on the same inputs. Those of programs that may make them
-unequal all the same are looked at by :mod:`process_results`. All else that is replicated, on two
+unequal all the same are looked at as they are shown. All else that is replicated, on two
 devices or more, is digested as a recorded dispatch first uses it: before the dispatch, which may
 take the memory over. On an accelerator that copies the array to the host, once.
 """

@@ -21,7 +21,8 @@ from jaxnb.lockstep.divergence import (
     unequal_replicas_text,
 )
 from jaxnb.lockstep.messages import End, Explanation, Go, Stop, Word
-from jaxnb.lockstep.process_line import ConductorGoneError, KeptSignals, LetGo, Line, Turns
+from jaxnb.lockstep.process_connection import ConductorGoneError, KeptSignals, LetGo, Line
+from jaxnb.lockstep.process_turns import Turns
 from jaxnb.lockstep.provenance import arguments_text, differ_in_number_only, differing_arguments
 from jaxnb.lockstep.settings import differences, refusal
 from jaxnb.lockstep.wire import DIGEST_BYTES

@@ -12,7 +12,7 @@ from pathlib import Path
 from jaxnb.compat import jax_internals
 from jaxnb.errors import DivergenceError
 from jaxnb.labels import processes_label
-from jaxnb.lockstep import process_interrupts, process_line
+from jaxnb.lockstep import process_connection, process_interrupts
 from jaxnb.lockstep.process_ask_conductor import Intent, Lockstep
 from jaxnb.lockstep.process_inputs import current
 from jaxnb.lockstep.process_origins import ORIGINS
@@ -90,7 +90,7 @@ class InLockstep:
         self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = _nothing
         self.done = self._agreeing.done
         process_interrupts.tell(self._agreeing.signals.keeps, self._took)
-        process_line.install(self)
+        process_connection.install(self)
 
     def puts_off(self, number: int) -> bool:
         """Takes a signal with a handler of the user's; returns whether that is called later."""
@@ -166,7 +166,7 @@ class InLockstep:
         handler = signal.getsignal(signal.SIGINT)
         if handler is signal.SIG_IGN:
             return None
-        if process_line.is_own(handler) or not callable(handler):
+        if process_connection.is_own(handler) or not callable(handler):
             return process_interrupts.strike()
         handler(signal.SIGINT, sys._getframe(1))
         return None

@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxnb.compat.jax_pitfalls import Lowering, hook_pitfalls
 from jaxnb.labels import capitalized
-from jaxnb.lockstep.process_line import is_of_handler
+from jaxnb.lockstep.process_connection import is_of_handler
 from jaxnb.lockstep.process_origins import line_in
 from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import the_cell

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from jaxnb.callers import levels_to_caller
-from jaxnb.recovery.messages import CalledHooks
-from jaxnb.wire.process_sentinel import ThisProcess
 
 Hook = TypeVar("Hook", bound=Callable[[], Any])
 
@@ -59,20 +55,3 @@ def set_functions(given: list[Callable[[], Any]]) -> None:
     _functions.clear()
     for function in given:
         add(function)
-
-
-def call(process: ThisProcess) -> CalledHooks:
-    """Calls the functions, in the order in which they were given.
-
-    One that raises does not keep the others from being called. What they print comes back: no cell
-    runs that would show it.
-    """
-    raised, printed = [], io.StringIO()
-    for function in functions():
-        try:
-            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-                function()
-        except (Exception, SystemExit) as error:  # a user's function may raise anything
-            name = getattr(function, "__qualname__", repr(function))
-            raised.append(f"`{name}` raised {type(error).__name__}: {error}")
-    return CalledHooks(tuple(raised), printed.getvalue())

@@ -285,7 +285,7 @@ class Carrier:
 
 Progress = Callable[[str, str], None]
 
-_HOOKS = "jaxnb.recovery.hooks.call"
+_HOOKS = "jaxnb.recovery.process_hooks.call"
 
 
 class _Carried(NamedTuple):

@@ -118,7 +118,7 @@ def watch(process: ThisProcess, request_id: str) -> bool:
 MAX_FRAMES = 40
 """Of a deeper stack the innermost are told."""
 
-ASKS = "/jaxnb/lockstep/process_line.py"
+ASKS = "/jaxnb/lockstep/process_connection.py"
 """Where a thread waits to be let dispatch."""
 
 _CELL = re.compile(r"<cell (\d+)>")

@@ -11,7 +11,7 @@ _COMPILES = ("backend_compile", "compile_or_get_cached", "_compile_and_write_cac
 
 _WAITS_IN_PYTHON = (
     "/jaxnb/wire/process_together.py",
-    "/jaxnb/lockstep/process_line.py",
+    "/jaxnb/lockstep/process_connection.py",
     "/jaxnb/compat/jax_waits.py",
 )
 
@@ -55,7 +55,7 @@ def is_compiling(where: Whereabouts) -> bool:
 
 def waits_for_own_thread(where: Whereabouts) -> bool:
     """Whether a main thread waits for another thread of its process, which dispatches first."""
-    return any(each.file.endswith("/jaxnb/lockstep/process_line.py") for each in where.stack)
+    return any(each.file.endswith("/jaxnb/lockstep/process_turns.py") for each in where.stack)
 
 
 def asks_user(where: Whereabouts) -> str:

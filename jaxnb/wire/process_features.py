@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxnb.labels import capitalized, text_of
-from jaxnb.lockstep.process_line import is_of_handler
+from jaxnb.lockstep.process_connection import is_of_handler
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import the_cell

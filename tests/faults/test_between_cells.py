@@ -118,7 +118,7 @@ def test_a_task_of_the_event_loop_is_refused_between_cells(group: Session) -> No
 def test_what_a_handler_dispatches_as_its_cell_ends_is_refused(group: Session) -> None:
     """The process has told that it has left the cell: nobody would come to that."""
     group.run(
-        "import signal\nfrom jaxnb.lockstep.process_line import Line\n"
+        "import signal\nfrom jaxnb.lockstep.process_connection import Line\n"
         "said, leave = [], Line.leave\n"
         "def handler(*_):\n"
         "    try: total(x)\n"

@@ -31,7 +31,7 @@ from jaxnb.lockstep.connections import (
 from jaxnb.lockstep.messages import End, Explanation, Go, Lane, Stop, Word
 from jaxnb.lockstep.notebook_side import Looker
 from jaxnb.lockstep.process_ask_conductor import Lockstep, as_intent
-from jaxnb.lockstep.process_line import ConductorGoneError, Line
+from jaxnb.lockstep.process_connection import ConductorGoneError, Line
 from jaxnb.model.dispatches import Argument, Dispatch
 from jaxnb_fixtures import PATIENT_SECONDS, until
 
@@ -511,7 +511,7 @@ def test_who_only_connects_keeps_nobody_out(tmp_path: Path) -> None:
 DIES = """
 import sys
 from pathlib import Path
-from jaxnb.lockstep.process_line import Line
+from jaxnb.lockstep.process_connection import Line
 line = Line(Path(sys.argv[1]), 3, 4)
 line.begin(3, (0, 1, 2, 3))
 print("begun", flush=True)

@@ -17,6 +17,7 @@ from jaxnb.arrays import (
     bytes_per_device,
     edge_indices,
     elements_bytes,
+    preview,
     total_bytes,
 )
 from jaxnb.model.arrays import ArrayInfo, ShardInfo
@@ -93,12 +94,12 @@ def test_bytes():
 )
 def test_preview_of_small_arrays(shape: tuple[int, ...], rows: tuple[tuple[str, ...], ...]):
     values = np.arange(np.prod(shape, dtype=int)).reshape(shape)
-    assert blocks(shape, corner_of(values)) == [PreviewSlice((), rows)]
+    assert preview(shape, corner_of(values)) == [PreviewSlice((), rows)]
 
 
 def test_preview_leaves_out_the_middle_of_rows_and_columns():
     values = np.arange(100).reshape(10, 10)
-    (matrix,) = blocks((10, 10), corner_of(values))
+    (matrix,) = preview((10, 10), corner_of(values))
     assert len(matrix.rows) == 7
     assert matrix.rows[0] == ("0", "1", "2", "…", "7", "8", "9")
     assert matrix.rows[3] == ("…",) * 7
@@ -107,21 +108,21 @@ def test_preview_leaves_out_the_middle_of_rows_and_columns():
 
 def test_preview_shows_the_first_slices_of_more_dimensions():
     values = np.arange(2 * 8 * 2 * 2).reshape(2, 8, 2, 2)
-    slices = blocks(values.shape, corner_of(values))
+    slices = preview(values.shape, corner_of(values))
     assert [s.leading for s in slices] == [(0, 0), (0, 1)]
     assert slices[1].rows == (("4", "5"), ("6", "7"))
 
 
 def test_preview_marks_what_nobody_told():
-    assert blocks((2,), [((0,), "1.5")]) == [PreviewSlice((), (("1.5", "?"),))]
-    assert blocks((2,), []) == []
-    assert blocks((0, 4), [((0, 0), "1")]) == []
+    assert preview((2,), [((0,), "1.5")]) == [PreviewSlice((), (("1.5", "?"),))]
+    assert preview((2,), []) == []
+    assert preview((0, 4), [((0, 0), "1")]) == []
 
 
 @given(st.lists(st.integers(1, 9), max_size=4))
 def test_preview_shows_only_elements_where_they_are(shape: list[int]):
     values = np.arange(int(np.prod(shape))).reshape(shape)
-    for matrix in blocks(shape, corner_of(values)):
+    for matrix in preview(shape, corner_of(values)):
         part = np.atleast_2d(values[matrix.leading])
         rows = [r for r in matrix.rows if r[0] != "…"]
         assert len(rows) == len(edge_indices(part.shape[0]))

@@ -680,7 +680,7 @@ def test_native_value():
 
 def test_importing_the_cards_loads_no_front_end():
     code = (
-        "import sys; from jaxnb.cells import card_cell, card_error, card_live, card_output; "
+        "import sys; from jaxnb.cells import card_cell, card_error; "
         "from jaxnb.cells import card_value, card_waits; from jaxnb.launch import card_group; "
         "from jaxnb.profile import card_stats; "
         "heavy = {'jax', 'IPython', 'ipyparallel', 'jinja2', 'numpy'} & set(sys.modules); "

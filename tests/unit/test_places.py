@@ -103,7 +103,7 @@ def test_a_thread_that_begins_in_jax_is_a_callback() -> None:
 
 def test_who_waits_to_agree_waits_for_others() -> None:
     """It sleeps in no futex, and JAX is not what it waits in."""
-    agreeing = StackEntry("/v/jaxnb/lockstep/process_line.py", 9, "Line.ask", "", None)
+    agreeing = StackEntry("/v/jaxnb/lockstep/process_connection.py", 9, "Line.ask", "", None)
     for where in at(CELL, agreeing, call=""), at(agreeing, OTHER, index=1):
         assert stands_still(where, where, 2.0)
     assert not waits_in_jax(at(CELL, agreeing, call=""))

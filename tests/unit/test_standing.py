@@ -40,7 +40,7 @@ def test_who_waits_for_the_user_does_not_wait_for_others() -> None:
 
 
 def test_who_waits_for_a_thread_of_its_own_is_told_so() -> None:
-    turn = StackEntry("/x/jaxnb/lockstep/process_line.py", 40, "Turns.begin", "", None)
+    turn = StackEntry("/x/jaxnb/lockstep/process_turns.py", 40, "Turns.begin", "", None)
     lock = StackEntry("/usr/lib/python3/threading.py", 355, "Condition.wait", "", None)
     waits = replace(stuck(0), stack=(LINE, turn, lock))
     (work,) = seen([waits], [waits], asked=(0,)).at_work()

@@ -10,7 +10,7 @@ from jaxnb.assist import helper
 from jaxnb.assist.helper import MOST_KEPT, Assist, KnownNames
 from jaxnb.assist.places import Code, MagicLine, magic_at, place
 from jaxnb.labels import MAGICS
-from jaxnb.magics import helping, load
+from jaxnb.magics import load, option_words
 from jaxnb.magics.option_words import fits
 from jaxnb.model.cells import Completed
 
@@ -265,4 +265,4 @@ def test_all_magics_are_known() -> None:
     kinds = shell.magics_manager.magics.values()
     there = {name for kind in kinds for name in kind if name.startswith("spmd")}
     assert there == set(MAGICS)
-    assert set(helping.PARSERS) <= there
+    assert set(option_words.PARSERS) <= there
