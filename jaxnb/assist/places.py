@@ -118,6 +118,8 @@ def magic_hint(error: BaseException | None, code: str) -> str:
         return f"`%%{found[1]}` must be the first thing in its cell: remove the blanks before it."
     if (found := _NO_MAGIC.match(text_of(error))) is not None:
         sign, name = found.groups()
+        if name in MAGICS:  # it is one for a line, as IPython says
+            return ""
         return suggest(sign + name, (sign + each for each in MAGICS)).strip()
     return ""
 

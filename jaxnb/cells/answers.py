@@ -86,6 +86,7 @@ def as_reply(index: int, answer: object, seconds: float) -> CellReply:
         case RequestFailed(error=error):
             return CellReply(index, None, error, seconds, 0.0, 0)
         case BaseException():
-            error = ProcessError(type(answer).__name__, str(answer), str(answer), str(answer))
+            said = str(answer)  # others are interrupted for it, so it comes first
+            error = ProcessError(type(answer).__name__, said, said, said, at=0.0)
             return CellReply(index, None, error, seconds, 0.0, 0)
     raise TypeError(f"unexpected answer {answer!r}")

@@ -176,6 +176,8 @@ def _advice(waits: Waits, interrupt: str) -> str:
     if waits.why == "slow":  # the conductor hears of no interrupt
         return f"{interrupt} says how to go on without it."
     if waits.silent:
+        if not in_notebook("."):
+            return f"{interrupt} twice ends the script."
         return (
             f"{interrupt} says how to go on without {'it' if len(waits.silent) == 1 else 'them'}."
         )

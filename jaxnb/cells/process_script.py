@@ -86,6 +86,7 @@ def run(
             raised = error
             if not isinstance(error, SystemExit) or _status(error):
                 ended(error)
+                _tell_if_threads_go_on(error, threads)
             if sys.excepthook is not hook and not isinstance(error, SystemExit):
                 sys.excepthook(type(error), error, error.__traceback__)
         if process_shell.is_child():
@@ -135,6 +136,14 @@ def _status(error: SystemExit) -> int:
     status = int(error.code) & 0xFF if isinstance(error.code, int) else int(error.code is not None)
     error.code, error.args = status, (status,)
     return status
+
+
+def _tell_if_threads_go_on(error: BaseException, threads: set[threading.Thread]) -> None:
+    """Writes what the script has raised, as Python does before it waits for threads."""
+    left = [t.name for t in threading.enumerate() if t not in threads and not t.daemon]
+    if left and not isinstance(error, SystemExit):
+        told = [*python_lines(error), f"jaxnb: waits for thread {', '.join(left)} to end"]
+        print("\n".join(told), file=sys.stderr)
 
 
 def _finish(threads: set[threading.Thread], handlers: list[Callable[[], Any]]) -> None:

@@ -38,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if asked.command == "run":
             sys.stderr.write("jaxnb: interrupted while the processes were starting\n")
         return 128 + signal.SIGINT
+    except BrokenPipeError:  # whoever reads has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
 
 
 def _done(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[str]) -> int:

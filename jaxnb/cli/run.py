@@ -147,7 +147,11 @@ class _Running:
             self._done.set()
 
     def _write_timeline(self) -> None:
-        if not self._asked.timeline or self._session.state != "ready":
+        if not self._asked.timeline:
+            return
+        if self._session.state != "ready":
+            why = "a process died, or did not end the script"
+            say(f"{self._asked.timeline} was not written: {why}")
             return
         found = self._session.timeline()
         kind = Path(self._asked.timeline).suffix
@@ -163,8 +167,7 @@ class _Running:
     def _ended(self, result: CellResult) -> int:
         self._report(result)
         groups = error_groups(result)
-        asks_jax = any("jax_num_cpu_devices" in each.error.message for each in groups)
-        if asks_jax or b"xla_force_host_platform_device_count" in self._script.source:
+        if any("jax_num_cpu_devices" in each.error.message for each in groups):
             say("JAX has started when a script begins: use `--devices-per-process N`")
         if not groups:
             if alone := self._alone_text(result):
@@ -195,7 +198,9 @@ class _Running:
         """Returns what is said to who may have expected that processes work together."""
         count = len(result.per_process)
         has_computed = all(each.compiles for each in result.per_process.values())
-        if count < 2 or not has_computed or self._session.history[-1].dispatches != 0:
+        has_threads = b"thread" in self._script.source.lower()  # which are not counted
+        is_told = self._session.history[-1].dispatches != 0 or has_threads
+        if count < 2 or not has_computed or is_told:
             return ""
         return (
             f"no computation went over several processes: each of the {count} has computed all of "

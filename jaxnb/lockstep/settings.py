@@ -16,9 +16,21 @@ from jaxnb.model.group import (
     Settings,
 )
 from jaxnb.model.insight import Pitfall
-from jaxnb.model.scripts import in_notebook, the_cell
+from jaxnb.model.scripts import in_notebook
 
 Values = Mapping[str, str]
+
+_COUNT = "--xla_force_host_platform_device_count"
+
+
+def _without_effect() -> str:
+    return READ_AT_START.format(in_notebook("a cell") or "the script")
+
+
+def _devices_advice() -> str:
+    """Returns what says how many devices a process has."""
+    stop = in_notebook("`%spmd_stop`, then `%spmd_start --devices-per-process N`")
+    return f"The number of devices: {stop or '`jaxnb run --devices-per-process N`'}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +66,8 @@ class Difference:
     def _mend_variable(self) -> str:
         """What to type so that all processes start with what was meant for some."""
         meant = next(value for value, _ in self.values if value != self.at_start)
+        if _COUNT in meant:
+            return _devices_advice()
         sets = f"%env {self.name}={meant}" if meant else f"os.environ.pop({self.name!r}, None)"
         return in_notebook(
             f"Type `{sets}` in the notebook, then `%spmd_restart`: all start with that."
@@ -80,6 +94,15 @@ class KnownSettings:
         """Takes what processes have answered to a cell; of those that have not nothing is new."""
         gone = set(silent)
         self._changes |= {i: each.settings for i, each in replies.items() if i not in gone}
+
+    def pitfalls(self) -> tuple[Pitfall, ...]:
+        """Returns what there is to say of settings that differ, or came too late."""
+        found = as_pitfalls(self.differences())
+        late = [i for i, each in self._changes.items() if _COUNT in dict(each).get("XLA_FLAGS", "")]
+        if found or not late:
+            return found
+        said = f"`XLA_FLAGS` was changed on {processes_label(late)}. {_without_effect()}"
+        return (Pitfall("settings", said, _devices_advice(), cause=_COUNT),)
 
     def differences(self) -> list[Difference]:
         """Returns the settings that differ, as far as that is known."""
@@ -138,7 +161,7 @@ def as_pitfalls(found: Iterable[Difference]) -> tuple[Pitfall, ...]:
 
 
 def _consequence(found: Difference) -> str:
-    return READ_AT_START if found.at_start is not None else CONSEQUENCES.get(found.name, "")
+    return _without_effect() if found.at_start is not None else CONSEQUENCES.get(found.name, "")
 
 
 def refusal(found: Iterable[Difference], name: str) -> str:
@@ -153,10 +176,11 @@ def refusal(found: Iterable[Difference], name: str) -> str:
     found = list(found)
     advice = in_notebook(" Variables are kept.")
     advice += "".join(f" {mend}" for mend in dict.fromkeys(each.mend for each in found) if mend)
+    then = advice and f"{advice} Then run the cell again."
     return (
         f"Settings differ between processes: {'; '.join(map(str, found))}. So {name} is a "
         "different program on some of them, and was not dispatched: its collectives would not "
-        f"match.{advice} Then run {the_cell()} again."
+        f"match.{then or ' Set them alike on all processes.'}"
     )
 
 

@@ -87,7 +87,7 @@ class MagicParser(argparse.ArgumentParser):
 
     def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
         """Parses the words of a line; raises as :meth:`parse_line` does."""
-        found, unknown = self.parse_known_args(words)
+        found, unknown = self.parse_known_intermixed_args(words)
         if unknown and not found.help:
             word = unknown[0].partition("=")[0]
             is_number = word.isdecimal() and "-n" in self.options

@@ -224,13 +224,6 @@ def _told_of(error: ProcessError) -> str:
     return ""
 
 
-def hint_of_code(code: str) -> str:
-    """Returns what to say of code that does nothing on processes; empty of other code."""
-    if "xla_force_host_platform_device_count" not in code:
-        return ""
-    return f"XLA has read `XLA_FLAGS` as the processes started. {DEVICES}"
-
-
 def _devices(session: Session) -> int:
     return sum(len(each.devices) for each in session.processes)
 

@@ -187,7 +187,7 @@ class BackgroundCell:
         ids: DisplayIds,
         out: str | None = None,
     ) -> None:
-        self._session = session
+        self._shell, self._session = shell, session
         self._code = code
         self._settings = settings
         self._interrupted = threading.Event()
@@ -263,5 +263,6 @@ class BackgroundCell:
         return f"<jaxnb background cell [{self._number}], {state}>"
 
     def _ipython_display_(self) -> None:
-        # The card has been displayed already; the cell's value must not add a second output.
-        return None
+        # Its own cell shows its card already, and must not add a second output.
+        if self._shell.displayhook.prompt_count != self._number:
+            print(repr(self))

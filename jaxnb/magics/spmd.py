@@ -15,7 +15,7 @@ from jaxnb.display.card import Card, card_of
 from jaxnb.errors import CellError, ProcessDiedError, RecoveryInterrupted, UsageError
 from jaxnb.labels import processes_label
 from jaxnb.magics import arguments
-from jaxnb.magics.auto import AUTORELOAD, hint_of_code, is_auto
+from jaxnb.magics.auto import AUTORELOAD, is_auto
 from jaxnb.magics.background import BackgroundCell
 from jaxnb.magics.base import SessionMagics, plain_interrupt
 from jaxnb.magics.meter import NotebookPlace, meter_for
@@ -240,8 +240,6 @@ class SpmdMagics(SessionMagics):
                 if self._told_of_autoreload is not session and reloads_modules(self.shell):
                     self._told_of_autoreload = session
                     sink.notice(AUTORELOAD)
-                if said := hint_of_code(code):
-                    sink.notice(said)
                 result = session.run(code, sink=sink, **settings)
         except (CellError, ProcessDiedError) as error:
             if error.result is not None:

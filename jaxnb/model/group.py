@@ -108,7 +108,7 @@ ENVIRONMENT: tuple[str, ...] = (
 """Environment variables that JAX and XLA read as a process starts, and never again."""
 
 READ_AT_START = (
-    "It was changed after the start, with no effect: JAX and XLA read it as a process starts."
+    "It was changed in {}, where it has no effect: JAX and XLA read it as a process starts."
 )
 
 CONSEQUENCES: Mapping[str, str] = {**PROGRAM_SETTINGS, **OTHER_SETTINGS, **START_SETTINGS}

@@ -42,7 +42,8 @@ def _what_it_is(error: BaseException, text: str) -> tuple[str, str, str] | None:
                 "eager-shard-map",
                 "Without `jax.jit`, `shard_map` gives its function an array of all processes, "
                 "whose values no process has.",
-                "`jax.debug.print('{}', x)` prints them, with and without `jax.jit`.",
+                "Put `jax.jit` around the `shard_map`: in it, `jax.debug.print('{}', x)` prints "
+                "each device's block.",
             )
         return (
             "fetch",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -35,25 +35,20 @@ FAILURES_SECONDS = 0.5
 """Who does not answer by then is not known to have failed."""
 
 
-def _notice(text: str) -> None:
-    if text:
-        StderrNotices().notice(text)
-
-
 class Reach:
     """Asks and signals the processes of a group; what pulls, cells and the panel need of it.
 
     Args:
         life: The group.
         work: What is done on it.
-
-    Attributes:
-        notice: Shows who is waited for outside of cells; with an empty text, that this is over.
     """
 
     def __init__(self, life: Life, work: Work) -> None:
         self._life, self._work = life, work
-        self.notice: Callable[[str], None] = _notice
+
+    def notice(self, text: str) -> None:
+        """Shows who is waited for outside of cells; with an empty text, that this is over."""
+        self._work.show_wait(text)
 
     @property
     def num_processes(self) -> int:
@@ -88,10 +83,7 @@ class Reach:
         thread ends it with KeyboardInterrupt.
         """
         self._life.require_open()
-        say_who_runs = self._work.say_who_runs
-        return self._work.conversations.begin(
-            lambda: say_who_runs(StderrNotices()), self.open_channel
-        )
+        return self._work.conversations.begin(self._work.say_who_runs, self.open_channel)
 
     def open_channel(self, interrupted: threading.Event) -> Channel:
         """Returns a channel, where the turn is ours.
@@ -100,6 +92,7 @@ class Reach:
             interrupted: Ends what is asked over it, once it is set.
         """
         life = self._life
+        self._work.end_wait()
         life.require_open()
         return Channel(
             life.transport,

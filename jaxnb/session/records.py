@@ -21,7 +21,7 @@ from jaxnb.cells.sinks import OutputSink, ScriptNotices
 from jaxnb.errors import DivergenceWarning, NanWarning, PitfallWarning, UsageError
 from jaxnb.labels import one_line, plural
 from jaxnb.lockstep import divergence
-from jaxnb.lockstep.settings import KnownSettings, as_pitfalls
+from jaxnb.lockstep.settings import KnownSettings
 from jaxnb.model.cells import CellOutcome, CellRecord, CellRequest, code_seconds
 from jaxnb.model.dispatches import Cause, Trail
 from jaxnb.model.insight import Pitfall
@@ -295,7 +295,7 @@ class Records:
         Among them are settings that differ, also where no other pitfall is looked for.
         """
         is_checked = ran[-1].collected.request.check != "off"
-        settings = as_pitfalls(self._settings.differences()) if is_checked else ()
+        settings = self._settings.pitfalls() if is_checked else ()
         generation = self._life.generation
         found = [p for each in ran for p in self.said.new(each.collected.pitfalls, generation)]
         self.said.forget_mended("settings", settings)
@@ -356,7 +356,8 @@ def tell(ran: Ran, result: CellResult, sink: OutputSink, error: Exception | None
         return
     text = describe(result.pitfalls, len(result.per_process))
     if not is_script:
-        ran.running.notice(text)
+        for each in result.pitfalls:
+            ran.running.notice(describe([each], len(result.per_process)))
     elif error is not None:
         error.add_note(text)
     else:

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from jaxnb.cells.sinks import StderrNotices
 from jaxnb.errors import UsageError
 from jaxnb.labels import capitalized, processes_label
 from jaxnb.recovery.messages import Recovered
@@ -51,7 +50,7 @@ class Recoveries:
                 "and cannot be resharded. Nothing was changed. Type `%spmd_recover` first."
             )
         interrupted = threading.Event()
-        with self._work.turn(lambda: self._work.say_who_runs(StderrNotices()), interrupted):
+        with self._work.turn(self._work.say_who_runs, interrupted):
             return self.carry_over(progress, interrupted, size=size)
 
     def carry_over(
@@ -87,12 +86,12 @@ class Recoveries:
             pids,
             lambda: life.lifecycle.dead,
             interrupted,
-            notice or StderrNotices().notice,
+            notice or self._reach.notice,
             partial(life.require_unchanged, generation),
             is_resized=size is not None,
             is_given_up=bool(unended) or life.lifecycle.phase is Phase.COMPUTING,
         )
-        return Recovery(
+        recovery = Recovery(
             carrier,
             self._reach.open_channel,
             life.info,
@@ -100,4 +99,8 @@ class Recoveries:
             progress,
             interrupted,
             None if size is None else size.numbers,
-        ).run(unended)
+        )
+        try:
+            return recovery.run(unended)
+        finally:
+            self._reach.notice("")

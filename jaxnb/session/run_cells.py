@@ -349,7 +349,9 @@ class Runs:
         sink = wanted.sink
         generation = self._life.open_generation()
         interrupted = wanted.interrupted or threading.Event()
-        with self._work.turn(partial(self._work.say_who_runs, sink), interrupted):
+        is_aside = threading.current_thread() is not threading.main_thread()
+        say = partial(self._work.say_who_runs, sink.notice if is_aside else None)
+        with self._work.turn(say, interrupted):
             self._cells.require_computed()
             self._life.require_ready(generation)
             self._require_checks(request.check, sink)

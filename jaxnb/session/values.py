@@ -58,7 +58,7 @@ class Helped:
         Args:
             show: Takes a sentence; an empty one when that is over.
         """
-        self._reach.notice = show
+        self._work.show_wait = show
 
     def _ipython_key_completions_(self) -> list[str]:
         """Returns what ``spmd["`` may go on with."""

@@ -11,13 +11,29 @@ from jaxnb.cells.merge_output import LINES_SHOWN
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.run_queue import WAITS_FOR, Conversations, Turns, sigint_sets
 from jaxnb.cells.running import RunningCell
-from jaxnb.cells.sinks import OutputSink, StderrNotices
-from jaxnb.errors import JaxnbError
+from jaxnb.cells.sinks import StderrNotices
+from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.model.scripts import cell_label, the_cell
 from jaxnb.wire.messages import Output
 
 MOST_LONG_RESULTS = 4
 """So many results are kept for the lines that a notebook does not show."""
+
+
+def show_wait(text: str) -> None:
+    """Writes who is waited for to standard error."""
+    if text:
+        StderrNotices().notice(text)
+
+
+class _LongResults(dict[int, CellResult]):
+    """Those that are kept, by the numbers of their cells."""
+
+    def __missing__(self, cell: int) -> CellResult:
+        raise UsageError(
+            f"The result of cell [{cell}] is not kept: a group keeps those of the last "
+            f"{MOST_LONG_RESULTS} cells that wrote more than is shown, until it is stopped."
+        )
 
 
 class Work:
@@ -31,6 +47,7 @@ class Work:
         last_result: What the last cell did, be it one of jaxnb's own.
         long_results: Those of the last cells that wrote more than is shown, by their numbers.
         last_failed: What the last of the user's cells did that has failed on these processes.
+        show_wait: Shows who is waited for outside of cells; an empty text, that this is over.
     """
 
     def __init__(self) -> None:
@@ -39,13 +56,15 @@ class Work:
         self.cells_run = 0
         self.last_cell: int | None = None
         self.last_result: CellResult | None = None
-        self.long_results: dict[int, CellResult] = {}
+        self.long_results = _LongResults()
         self.last_failed: CellResult | None = None
         self._current: RunningCell | None = None
         self._left: RunningCell | None = None
         self._stuck: set[int] = set()  # in what an interrupted pull asked for
         self._strays = Strays()
         self._interrupted: threading.Event | None = None
+        self.show_wait: Callable[[str], None] = show_wait
+        self._shows_wait = False
 
     def note_result(self, result: CellResult) -> None:
         """Takes what a cell did."""
@@ -80,12 +99,22 @@ class Work:
         Raises:
             KeyboardInterrupt: It was interrupted before its turn came.
         """
-        with sigint_sets(interrupted), self.turns.turn(on_wait, interrupted):
-            self._interrupted = interrupted
-            try:
-                yield
-            finally:
-                self._interrupted = None
+        try:
+            with sigint_sets(interrupted), self.turns.turn(on_wait, interrupted):
+                self.end_wait()
+                self._interrupted = interrupted
+                try:
+                    yield
+                finally:
+                    self._interrupted = None
+        finally:
+            self.end_wait()
+
+    def end_wait(self) -> None:
+        """Takes away who was waited for: the turn has come, or nobody waits any more."""
+        if self._shows_wait:
+            self._shows_wait = False
+            self.show_wait("")
 
     def interrupt(self) -> bool:
         """Interrupts who has the turn; returns whether somebody had."""
@@ -130,12 +159,17 @@ class Work:
         """Returns the processes that have not come back from what they were asked for."""
         return set(self.in_cells()) | self._stuck
 
-    def say_who_runs(self, sink: OutputSink) -> None:
-        """Tells who has the turn, for which somebody waits."""
+    def say_who_runs(self, notice: Callable[[str], None] | None = None) -> None:
+        """Shows who has the turn, for which somebody waits.
+
+        Args:
+            notice: Shows it; by default in place, until the turn has come.
+        """
+        self._shows_wait = notice is None
         if (current := self._current) is not None:
-            sink.notice(WAITS_FOR.format(current.request.cell))
+            (notice or self.show_wait)(WAITS_FOR.format(current.request.cell))
         elif self.conversations.current is not None:
-            sink.notice("waits for a pull or push to end")
+            (notice or self.show_wait)("waits for a pull or push to end")
 
     def notice(self, text: str) -> None:
         """Shows a sentence in the cell that runs, else on standard error."""

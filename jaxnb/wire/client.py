@@ -15,9 +15,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ipyparallel.error import EngineError
-
 from jaxnb.compat.ipyparallel_client import RawClient
+from jaxnb.errors import ProcessDiedError
 from jaxnb.labels import capitalized, processes_label
 from jaxnb.model.cells import CellRequest, CheckRequest, Request
 from jaxnb.wire.messages import (
@@ -236,8 +235,9 @@ class Transport:
             if sent.identity == identity and sent.exchange is not None:
                 sent.has_output = False
                 if sent.reply is None:
-                    error = EngineError(f"Engine {engine!r} died while it ran a request")
-                    sent.reply = Reply(sent.process_index, error)
+                    index = sent.process_index
+                    error = ProcessDiedError("before it had answered", process_index=index, pid=0)
+                    sent.reply = Reply(index, error)
                 sent.came()
 
     def close(self) -> None:

@@ -159,7 +159,7 @@ ROWS = {
     ),
     "sets the number of devices by a flag": Row(
         "import os\nos.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=3'",
-        err=("use `--devices-per-process N`",),
+        err=("`jaxnb run --devices-per-process N`",),
     ),
     "computes alone": Row(
         "import jax\nprint(jax.jit(lambda x: x + 1)(1))",
