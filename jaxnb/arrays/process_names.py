@@ -27,8 +27,7 @@ from typing import Any
 
 import jax
 
-from jaxnb.compat.jax_arrays import buffer_of
-from jaxnb.compat.jax_pytrees import is_registered
+from jaxnb.compat.jax_arrays import buffer_of, is_registered
 
 # No code of the user's runs: containers are told by their exact type, and attributes are read past
 # ``__getattr__`` and properties. So it may be done in any thread, whatever the main one does.

@@ -26,7 +26,7 @@ from jaxnb.compat.ipython_help import described, found_object, matches
 from jaxnb.labels import MAGICS, format_bytes
 from jaxnb.lockstep.process_interrupts import only_looking
 from jaxnb.model.cells import Completed, Inspected
-from jaxnb.profile.process_looks import quickly_back
+from jaxnb.profile.process_stats import quickly_back
 from jaxnb.wire.messages import printable
 from jaxnb.wire.process_sentinel import ThisProcess
 

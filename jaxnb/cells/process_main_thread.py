@@ -20,7 +20,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from jaxnb.lockstep.process_interrupts import frames_of, outwards
-from jaxnb.profile.process_looks import looking
+from jaxnb.profile.process_stats import looking
 from jaxnb.profile.process_timekeeper import WAITS_LAYER, Timekeeper, WatchedCell
 from jaxnb.profile.spans import Interval
 

@@ -6,14 +6,56 @@ import io
 import os
 import re
 import shutil
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 from jaxnb.cells.merge_bars import bars_as_one
 from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.sinks import NoSink, SaysWaits
 from jaxnb.model.cells import RichOutput
+
+TIMED_OUT = 124
+"""The exit status after a time-out, as of ``timeout``."""
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Ended(BaseException):
+    """A signal has ended this command.
+
+    Attributes:
+        status: Its exit status, as a shell gives it.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.status = 128 + number
+
+
+def install() -> None:
+    """Has each of the signals raise :class:`Ended` in the main thread, wherever that is."""
+    for number in ENDING:
+        signal.signal(number, _end)
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    raise Ended(number)
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Does that for the block."""
+    before = {number: signal.getsignal(number) for number in ENDING}
+    install()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 LIVE_SECONDS = 0.1
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from jaxnb.compat.jax_arrays import refs_written
-from jaxnb.compat.jax_hlo import modules_lines, modules_text, moved_in
+from jaxnb.compat.jax_programs import modules_lines, modules_text, moved_in
 from jaxnb.model.dispatches import ProgramLine
 
 

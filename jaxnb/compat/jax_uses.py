@@ -10,12 +10,11 @@ from typing import Any
 
 from jaxnb.compat import (
     jax_arrays,
-    jax_barriers,
     jax_compiling,
     jax_dispatch,
-    jax_main_thread_calls,
+    jax_fast_path,
     jax_pitfalls,
-    jax_unchecked,
+    jax_runtime,
 )
 from jaxnb.compat.jax_fast_path import Shortcut
 from jaxnb.compat.uses import Use, absent
@@ -93,7 +92,7 @@ USES = (
          "mlir.ModuleContext.add_keepalive"),
         "comparing results that a `shard_map` without `check_vma` declares replicated",
         "These are not compared; a start says so.",
-        jax_unchecked.note_unchecked_results,
+        jax_fast_path.note_unchecked_results,
     ),
     Use(
         "JAX",
@@ -115,14 +114,14 @@ USES = (
         ("config.config_ext.Config(include_in_jit_key=)",),
         "dispatches of a thread beside those of the main thread",
         "Two threads that call one function for the first time may wait for each other for ever.",
-        jax_main_thread_calls.separate_main_thread,
+        jax_runtime.separate_main_thread,
     ),
     Use(
         "JAX",
         ("_jax.DistributedRuntimeClient.wait_at_barrier",),
         "knowing who waits at a barrier of JAX's",
         "A barrier to which not all processes come ends by its own time-out only.",
-        lambda: jax_barriers.hook_barriers(_Unheard()),  # type: ignore[arg-type]
+        lambda: jax_runtime.hook_barriers(_Unheard()),  # type: ignore[arg-type]
     ),
     Use(
         "JAX",

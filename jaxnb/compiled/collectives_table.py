@@ -1,17 +1,139 @@
-"""The table of a program's collectives, and what they add up to."""
+"""What a call compiles to: what ``session.collectives`` and ``jaxnb.plan`` return."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
-from jaxnb.compat.xla_groups import participants
-from jaxnb.compat.xla_program import Instruction, Program, Shape, arrays
-from jaxnb.compiled.axes import axes_of_groups, axes_of_pairs
-from jaxnb.compiled.sent import sent_bytes
+import numpy as np
+
+from jaxnb.compat.xla_program import Groups, Instruction, Program, Shape, arrays, participants
 from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.compiled import AxisTotal, Collective, CollectiveKind, Part
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """The axes that groups go along.
+
+    Attributes:
+        axes: In the order of the mesh.
+        whole: Whether each group has all devices along them.
+    """
+
+    axes: tuple[str, ...]
+    whole: bool = True
+
+
+def axes_of_groups(
+    groups: Groups, assignment: Sequence[int], meshes: Iterable[MeshInfo]
+) -> Along | None:
+    """Returns the axes that groups of devices go along.
+
+    Args:
+        groups: Places in the assignment.
+        assignment: The program's devices, as ``Device.id``.
+        meshes: The meshes to look at; the first that explains the groups counts.
+
+    Returns:
+        The axes; None where the groups go along no axis of any mesh. Groups of one device go
+        along none, and need none: no axes, whole.
+    """
+    if all(len(group) < 2 for group in groups):
+        return Along(())
+    partly: Along | None = None
+    for mesh in meshes:
+        found = _in_mesh(groups, assignment, mesh)
+        if found is not None and found.whole:
+            return found
+        partly = partly or found
+    return partly
+
+
+def axes_of_pairs(
+    pairs: Sequence[tuple[int, int]], assignment: Sequence[int], meshes: Iterable[MeshInfo]
+) -> Along | None:
+    """Returns the axes along which senders and receivers differ, as :func:`axes_of_groups`."""
+    moving = [pair for pair in pairs if pair[0] != pair[1]]
+    if not moving:
+        return Along(())
+    for mesh in meshes:
+        places = _places(moving, assignment, mesh)
+        if places is None:
+            continue
+        differs = np.any(places[:, :, 0] != places[:, :, 1], axis=1)
+        return Along(tuple(name for name, is_over in zip(mesh.axis_names, differs, strict=True)
+                           if is_over))  # fmt: skip
+    return None
+
+
+def _places(
+    groups: Sequence[Sequence[int]], assignment: Sequence[int], mesh: MeshInfo
+) -> np.ndarray[Any, Any] | None:
+    """Returns the place of each device in the mesh: by axis, group and member."""
+    where = {device: place for place, device in enumerate(mesh.device_ids)}
+    if any(number >= len(assignment) for group in groups for number in group):
+        return None
+    flat = [[where.get(assignment[number], -1) for number in group] for group in groups]
+    if any(place < 0 for row in flat for place in row):
+        return None
+    return np.stack(np.unravel_index(np.array(flat), mesh.shape))
+
+
+def _in_mesh(groups: Groups, assignment: Sequence[int], mesh: MeshInfo) -> Along | None:
+    sizes = {len(group) for group in groups}
+    if len(sizes) != 1:  # groups of different sizes go along no axis
+        return None
+    places = _places(groups, assignment, mesh)
+    if places is None:
+        return None
+    varies = np.any(places != places[:, :, :1], axis=2)  # by axis and group
+    over = np.any(varies, axis=1)
+    axes = tuple(name for name, is_over in zip(mesh.axis_names, over, strict=True) if is_over)
+    width = math.prod(size for size, is_over in zip(mesh.shape, over, strict=True) if is_over)
+    # As many different devices as there are places along the axes: then it is all of them.
+    if sizes == {width} and all(len(set(group)) == width for group in groups):
+        return Along(axes)
+    return Along(axes, whole=False) if len(axes) == 1 else None
+
+
+# Ring algorithms for all-reduce, all-gather and reduce-scatter, pairwise exchange for
+# all-to-all: the bounds that every device's link has to carry, whatever the library does.
+# Sources: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
+# Operations in MPICH", IJHPCA 19(1), 2005; NVIDIA's ``nccl-tests``, ``doc/PERFORMANCE.md``, whose
+# "bus bandwidth" counts the same bytes.
+
+
+def sent_bytes(kind: CollectiveKind, result_bytes: int, group_size: int) -> int:
+    """Returns what one execution makes each device send.
+
+    Args:
+        kind: The collective.
+        result_bytes: Size of its result on one device.
+        group_size: How many devices take part. A group of one sends nothing.
+
+    Returns:
+        Whole bytes, rounded up: what cannot be split evenly is padded.
+    """
+    n = group_size
+    if n < 2:
+        return 0
+    match kind:
+        case "all-reduce":  # a reduce-scatter, then an all-gather
+            return _up(2 * (n - 1) * result_bytes, n)
+        case "reduce-scatter":  # its input is n times its result
+            return (n - 1) * result_bytes
+        case "all-gather" | "all-to-all" | "ragged-all-to-all":
+            return _up((n - 1) * result_bytes, n)
+        case "collective-permute" | "collective-broadcast":
+            return result_bytes
+
+
+def _up(numerator: int, denominator: int) -> int:
+    return -(-numerator // denominator)
+
 
 _REDUCTIONS = ("all-reduce", "all-gather", "reduce-scatter")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import socket
+import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,27 +16,208 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
 from jaxnb.arrays.process_describe import mesh_and_spec
-from jaxnb.compiled import (
-    collectives_table,
-    outputs,
-    process_measuring,
-    process_placing,
-    process_variants,
-    process_variants_agreed,
-)
+from jaxnb.compiled import collectives_table, process_variants, ranking
 from jaxnb.compiled.process_compiled import described, equations, report_of
 from jaxnb.compiled.process_variants import Given
-from jaxnb.errors import UsageError
-from jaxnb.labels import processes_label
+from jaxnb.errors import JaxnbError, UsageError
+from jaxnb.labels import format_bytes, processes_label
+from jaxnb.launch.host import available_bytes
+from jaxnb.model.cells import ProcessError, middle_half
 from jaxnb.model.compiled import (
     ComparisonReport,
     ComparisonStage,
     LeafLayout,
     OutputWarning,
+    Timing,
     Variant,
     VariantFailure,
 )
 from jaxnb.wire.process_together import exchange, members
+
+LEAST, MOST = 5, 200
+"""How many calls are measured, unless the user says how many."""
+
+CALL_SECONDS = 1.0
+"""About how long a variant is measured, if that is enough for the least number of calls."""
+
+COME_BACK_SECONDS = 10.0
+"""How long a process whose call has raised waits for the others.
+
+If the call has raised on all of them, they come at once, and the comparison goes on. Else they wait
+in a collective that this process has left, and only its cell's end lets jaxnb free them.
+"""
+
+
+class CallFailedError(Exception):
+    """A call raised, and all processes are out of it.
+
+    Attributes:
+        errors: What it raised, by process.
+    """
+
+    def __init__(self, errors: Mapping[int, ProcessError]) -> None:
+        super().__init__(str(next(iter(errors.values()))))
+        self.errors = errors
+
+
+def measure(
+    call: Callable[[], Any] | None, prepare: Callable[[], None], repeats: int | None
+) -> Timing:
+    """Calls a function on all processes of the cell, and measures how long its results take.
+
+    After a first call and a second one the processes agree how many follow.
+
+    Args:
+        call: The call; None on a process that takes no part in it, which only hears of it.
+        prepare: Makes what the call needs; what it raises counts as the call's.
+        repeats: How many calls to measure; by default as many as take a second, 5 to 200.
+
+    Raises:
+        CallFailedError: It raised, and no process is left in it.
+        JaxnbError: It raised on some, and others did not come back from it.
+    """
+    prepare_error: dict[str, Any] = {}
+    first = second = 0.0
+    if call is not None:
+        try:
+            prepare()
+            first, second = _timed(call), _timed(call)
+        except Exception as error:
+            prepare_error = as_word(described(error))
+    words = _agreed({"here": call is not None, "error": prepare_error,
+                     "first": first, "second": second})  # fmt: skip
+    slowest = max(1e-6, *(word["second"] for word in words.values()))
+    number = repeats or min(MOST, max(LEAST, math.ceil(CALL_SECONDS / slowest)))
+    seconds: list[float] = []
+    call_error: dict[str, Any] = {}
+    if call is not None:
+        try:
+            seconds += [_timed(call) for _ in range(number)]
+        except Exception as error:
+            call_error = as_word(described(error))
+    told = _agreed({"here": call is not None, "error": call_error, "seconds": seconds})
+    by_process = {i: word["seconds"] for i, word in told.items() if word["seconds"]}
+    return timing(by_process, max(word["first"] for word in words.values()))
+
+
+def _timed(call: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    jax.block_until_ready(call())
+    return time.perf_counter() - started
+
+
+def as_word(error: ProcessError) -> dict[str, str]:
+    """Returns what this process tells the others of an error; :func:`as_error` reads it."""
+    return {"type": error.type_name, "message": error.message, "traceback": error.traceback}
+
+
+def as_error(word: Mapping[str, str]) -> ProcessError:
+    """Returns what a process has told of what it raised."""
+    return ProcessError(word["type"], word["message"], word["traceback"], word["traceback"])
+
+
+def _agreed(word: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    error = word["error"]
+    try:
+        words = exchange(word, COME_BACK_SECONDS if error else None)
+    except JaxnbError as silence:
+        raise JaxnbError(
+            f"the call raised {error['type']}: {error['message']}, and {silence}. The comparison "
+            "was given up"
+        ) from silence
+    failed = {i: as_error(each["error"]) for i, each in words.items() if each["error"]}
+    if not failed:
+        return words
+    raise CallFailedError(failed)
+
+
+def timing(by_process: Mapping[int, Sequence[float]], first: float) -> Timing:
+    """Returns how long calls took: of each the slowest process counts.
+
+    Args:
+        by_process: Process index to the seconds of its calls, equally many for each.
+        first: What the first call took.
+    """
+    calls = [max(each) for each in zip(*by_process.values(), strict=True)]
+    medians = {i: statistics.median(each) for i, each in by_process.items()}
+    slowest = max(medians, key=lambda i: medians[i]) if len(medians) > 1 else None
+    low, high = middle_half(calls)
+    return Timing(
+        median=statistics.median(calls),
+        low=low,
+        high=high,
+        repeats=len(calls),
+        first=first,
+        slowest=slowest,
+    )
+
+
+def failure(words: Mapping[int, Mapping[str, Any]]) -> VariantFailure | None:
+    """Returns why the processes cannot run a variant together; None if they can."""
+    failed = {i: word for i, word in words.items() if word["failure"]}
+    if failed:
+        first = next(iter(failed.values()))
+        stage, message = first["failure"]
+        if len(failed) < len(words):
+            message = f"on {processes_label(failed)} only. {message}".strip()
+        return VariantFailure(stage, message, as_error(first["error"]))
+    groups: dict[str, list[int]] = {}
+    for index, word in words.items():
+        groups.setdefault(word["fingerprint"], []).append(index)
+    if len(groups) > 1:
+        sides = " ≠ ".join(map(processes_label, groups.values()))
+        return VariantFailure(
+            "agreed",
+            f"they compiled different programs, {sides}. It was not run: the results would be "
+            "wrong, and JAX would not notice.",
+        )
+    return None
+
+
+def local_devices(mesh: Mesh | None) -> list[Any]:
+    """Returns the devices of a mesh that are this process's."""
+    devices = () if mesh is None else mesh.devices.flat
+    return [device for device in devices if device.process_index == jax.process_index()]
+
+
+def free_bytes(mesh: Mesh | None) -> int | None:
+    """Returns what the devices of a mesh that are here can still take; None if unknown."""
+    local = local_devices(mesh)
+    if not local:
+        return None
+    if local[0].platform == "cpu":
+        return available_bytes()
+    free = []
+    for device in local:
+        known = device.memory_stats() or {}
+        if "bytes_limit" in known and "bytes_in_use" in known:
+            free.append(known["bytes_limit"] - known["bytes_in_use"])
+    return min(free) * len(local) if len(free) == len(local) else None
+
+
+def too_large(words: Mapping[int, Mapping[str, Any]]) -> VariantFailure | None:
+    """Returns why a variant is not run: where its memory is wanted, there is not enough.
+
+    On a CPU the processes of a host share its memory, and Linux would kill one of them instead of
+    refusing.
+    """
+    hosts: dict[str, list[Mapping[str, Any]]] = {}
+    for word in words.values():
+        if word["free"] is not None:
+            hosts.setdefault(word["host"], []).append(word)
+    is_cpu = jax.default_backend() == "cpu"
+    for host, known in hosts.items():
+        pairs = [(word["needs"], word["free"]) for word in known]
+        if is_cpu:
+            pairs = [(sum(needs for needs, _ in pairs), min(free for _, free in pairs))]
+        for needs, free in pairs:
+            if needs > free:
+                return VariantFailure(
+                    "run",
+                    f"it needs {format_bytes(needs)} on {host}, where {format_bytes(free)} are "
+                    "free.",
+                )
+    return None
 
 
 @dataclass(frozen=True)
@@ -193,7 +376,7 @@ def _warnings(call: Given, made: _Made, mesh: Mesh) -> tuple[OutputWarning, ...]
         last = jax.tree_util.keystr(path[-1:])
         text = "output" + jax.tree_util.keystr(path)
         found.append(process_variants.layout(text, last, aval, sharding))
-    return outputs.warnings_of(arguments, found, dict(mesh.shape))
+    return ranking.warnings_of(arguments, found, dict(mesh.shape))
 
 
 def _together(made: _Made, *, will_run: bool) -> Variant:
@@ -208,16 +391,16 @@ def _together(made: _Made, *, will_run: bool) -> Variant:
     words = exchange({
         "here": made.is_here,
         "failure": row.failure and [row.failure.stage, row.failure.message],
-        "error": error and process_measuring.as_word(error),
+        "error": error and as_word(error),
         "fingerprint": row.report.fingerprint if row.report else "",
         "seconds": made.seconds,
         "host": socket.gethostname(),
-        "needs": used * len(process_variants_agreed.local_devices(made.mesh)),
-        "free": process_variants_agreed.free_bytes(made.mesh),
+        "needs": used * len(local_devices(made.mesh)),
+        "free": free_bytes(made.mesh),
     })  # fmt: skip
     words = {i: word for i, word in words.items() if word["here"]}
-    if (failure := process_variants_agreed.failure(words)) is not None:
-        return replace(row, report=None, failure=failure)
+    if (failed := failure(words)) is not None:
+        return replace(row, report=None, failure=failed)
     if row.report is None:  # this process has no device of the mesh
         return replace(row, failure=None, compile_seconds=_most(words, "seconds"))
     totals = collectives_table.totals(row.report.collectives)
@@ -228,7 +411,7 @@ def _together(made: _Made, *, will_run: bool) -> Variant:
         memory_bytes=None if memory is None else used,
         compile_seconds=_most(words, "seconds"),
         warnings=made.warnings,
-        failure=process_variants_agreed.too_large(words) if will_run else None,
+        failure=too_large(words) if will_run else None,
     )
 
 
@@ -242,15 +425,15 @@ def _run(call: Given, made: _Made, row: Variant, repeats: int | None) -> Variant
 
     def prepare() -> None:
         assert made.mesh is not None
-        process_placing.require_devices(call, made.mesh)
+        process_variants.require_devices(call, made.mesh)
         pairs = zip(call.arrays, made.shardings, strict=True)
-        arrays.extend(process_placing.placed(leaf, sharding) for leaf, sharding in pairs)
+        arrays.extend(process_variants.placed(leaf, sharding) for leaf, sharding in pairs)
         jax.block_until_ready(arrays)
 
     run = (lambda: made.compiled(*arrays)) if made.is_here else None
     try:
-        return replace(row, timing=process_measuring.measure(run, prepare, repeats))
-    except process_measuring.CallFailedError as error:
+        return replace(row, timing=measure(run, prepare, repeats))
+    except CallFailedError as error:
         first = next(iter(error.errors.values()))
         if first.type_name == "UsageError":
             return replace(row, failure=VariantFailure("run", first.message))

@@ -16,9 +16,9 @@ from jax.sharding import NamedSharding
 
 from jaxnb.arrays.process_describe import mesh_and_spec, require_tree
 from jaxnb.cells.process_repeating import keep_lines
-from jaxnb.compat import jax_hlo
+from jaxnb.compat import jax_programs
 from jaxnb.compat.xla_program import Program
-from jaxnb.compiled import collectives_table
+from jaxnb.compiled import collectives_table as tables
 from jaxnb.compiled.parse_call import parse_call, taken_apart
 from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.cells import ProcessError
@@ -140,14 +140,10 @@ def _jitted(function: Any, arguments: Any, keywords: Any, name: str) -> Any:
 
 
 def _report(compiled: Any, meshes: list[MeshInfo]) -> CompiledReport:
-    programs = jax_hlo.programs(compiled)
-    devices = jax_hlo.device_ids(compiled) or (meshes[0].device_ids if meshes else ())
+    programs = jax_programs.programs(compiled)
+    devices = jax_programs.device_ids(compiled) or (meshes[0].device_ids if meshes else ())
     devices = devices or tuple(range(programs[0].replicas * programs[0].partitions))
-    found = [
-        each
-        for program in programs
-        for each in collectives_table.collectives(program, devices, meshes)
-    ]
+    found = [each for program in programs for each in tables.collectives(program, devices, meshes)]
     costs = _costs(compiled)
     return CompiledReport(
         name=_name(programs),
@@ -158,8 +154,8 @@ def _report(compiled: Any, meshes: list[MeshInfo]) -> CompiledReport:
         flops=costs.get("flops"),
         accessed_bytes=costs.get("bytes accessed"),
         memory=_memory(compiled),
-        has_loops=any(collectives_table.has_loops(program) for program in programs),
-        fingerprint=jax_hlo.fingerprint(compiled),
+        has_loops=any(tables.has_loops(program) for program in programs),
+        fingerprint=jax_programs.fingerprint(compiled),
     )
 
 

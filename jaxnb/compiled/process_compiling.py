@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from jaxnb.compiled import process_compiled
-from jaxnb.compiled.plain_values import plain_text
+from jaxnb.compiled.parse_call import plain_text
 from jaxnb.model.compiled import Compiled, GroupValues, NotCompiled
 from jaxnb.wire.process_sentinel import ThisProcess
 

@@ -16,8 +16,7 @@ import jax
 
 from jaxnb.cells.process_repeating import keep_lines
 from jaxnb.compiled import process_compiled
-from jaxnb.compiled.parse_call import require_call
-from jaxnb.compiled.plain_values import plain_text
+from jaxnb.compiled.parse_call import plain_text, require_call
 from jaxnb.launch import process_bootstrap
 from jaxnb.model.compiled import (
     ComparisonReport,

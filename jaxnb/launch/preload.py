@@ -29,6 +29,6 @@ def preload() -> None:
     ipykernel_output.import_without_debugpy()
     for name in (*_LATE_IMPORTS, ENDPOINT):
         importlib.import_module(name)
-    from jaxnb.compat import jax_internals
+    from jaxnb.compat import jax_runtime
 
-    jax_internals.preload()
+    jax_runtime.preload()

@@ -15,7 +15,7 @@ import jax.extend.backend
 import jax.numpy as jnp
 import numpy as np
 
-from jaxnb.compat import jax_internals
+from jaxnb.compat import jax_runtime
 from jaxnb.errors import StartError
 from jaxnb.labels import START_IMPORTS
 from jaxnb.launch import process_compiling
@@ -59,7 +59,7 @@ def join(request: JoinRequest) -> None:
             f"This process has already joined, as process {_joined.process_index} of "
             f"{_joined.num_processes}."
         )
-    if jax_internals.backends_are_initialized():
+    if jax_runtime.backends_are_initialized():
         raise StartError(
             "JAX was used in this process before it could join a group, and its backend cannot "
             "change afterwards. Start fresh processes."
@@ -73,19 +73,19 @@ def join(request: JoinRequest) -> None:
     jax.config.update("jax_cpu_collectives_implementation", request.collectives)
     _connect(request)
     if request.collectives == "gloo":
-        jax_internals.bind_gloo_to(request.bind_host)
+        jax_runtime.bind_gloo_to(request.bind_host)
     jax.devices()  # makes the backends
     if request.programs_folder != OFF:
         locks = os.path.join(request.socket_folder, "compiling")
         process_compiling.install(request.programs_folder, locks, request.process_index)
-    jax_internals.accept_initialize(request.process_index, request.num_processes)
+    jax_runtime.accept_initialize(request.process_index, request.num_processes)
     sys.argv = request.arguments
     _joined = request
     _join_seconds = time.perf_counter() - started
 
 
 def _connect(request: JoinRequest) -> None:
-    jax_internals.connect_coordination_service(
+    jax_runtime.connect_coordination_service(
         request.coordinator_address,
         request.process_index,
         request.num_processes,

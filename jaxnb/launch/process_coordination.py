@@ -9,7 +9,7 @@ import os
 import signal
 from urllib.parse import quote
 
-from jaxnb.compat import jax_internals
+from jaxnb.compat import jax_runtime
 from jaxnb.launch import lifeline
 from jaxnb.lockstep.conductor_loop import Loop
 from jaxnb.lockstep.connections import connected, listening
@@ -37,7 +37,7 @@ def serve(folder: str, num_processes: int, ready_fd: int) -> None:
     os.umask(0o077)
     path = os.path.join(folder, f"jax-{os.getpid()}")
     address = f"unix:{quote(os.fsencode(path))}"
-    service = jax_internals.start_coordination_service(address, num_processes)
+    service = jax_runtime.start_coordination_service(address, num_processes)
     host = os.environ.get(CONDUCTOR_HOST) or None
     place = conductor_beside(address)
     try:

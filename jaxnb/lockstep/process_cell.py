@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from jaxnb.compat import jax_internals
+from jaxnb.compat import jax_runtime
 from jaxnb.errors import DivergenceError
 from jaxnb.labels import processes_label
 from jaxnb.lockstep import process_connection, process_interrupts
@@ -43,7 +43,7 @@ def exchanged(
         Process index to the arrays, of those that have told; and whether all have, and have the
         same host data.
     """
-    client = jax_internals.coordination_client()
+    client = jax_runtime.coordination_client()
     name = f"jaxnb/arguments/{stop}"
     plain = json.dumps([dispatch.inputs, dispatch.host, [asdict(each) for each in mine]])
     client.key_value_set(f"{name}/{me}", plain, allow_overwrite=True)

@@ -12,10 +12,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from jaxnb.compat import jax_dispatch as internals
-from jaxnb.compat.jax_barriers import hook_barriers
-from jaxnb.compat.jax_fast_path import Shortcut
-from jaxnb.compat.jax_main_thread_calls import separate_main_thread
-from jaxnb.compat.jax_unchecked import note_unchecked_results
+from jaxnb.compat.jax_fast_path import Shortcut, note_unchecked_results
+from jaxnb.compat.jax_runtime import hook_barriers, separate_main_thread
 from jaxnb.lockstep import process_inputs
 from jaxnb.lockstep.process_before_dispatch import Agreement
 from jaxnb.lockstep.process_cell import InLockstep

@@ -75,7 +75,7 @@ class LivePanel:
         show: Callable[[Card], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        from jaxnb.profile.stats_history import StatsHistory
+        from jaxnb.profile.statistics import StatsHistory
 
         self._session = session
         self._show = show
@@ -102,7 +102,7 @@ class LivePanel:
         return self._thread.is_alive()
 
     def _go_on(self) -> None:
-        from jaxnb.profile import card_stats_live
+        from jaxnb.profile import card_stats
 
         ended = ""
         while not ended:
@@ -115,10 +115,10 @@ class LivePanel:
                     self._look()
                 except JaxnbError as error:  # stopped or restarted just now
                     ended = self._reason_to_stop() or str(error)
-        self._show(card_stats_live.live_stats_card(self._history, ended, at=self._at, ended=True))
+        self._show(card_stats.live_stats_card(self._history, ended, at=self._at, ended=True))
 
     def _look(self) -> None:
-        from jaxnb.profile import card_stats_live
+        from jaxnb.profile import card_stats
 
         self._history.add(self._session.stats(brief=True))
         self._at = time.strftime("%H:%M:%S")
@@ -126,7 +126,7 @@ class LivePanel:
             f"Taken every second while cells run or hang, until {IDLE_MINUTES} minutes after the "
             "last. A saved notebook keeps the last look."
         )
-        self._show(card_stats_live.live_stats_card(self._history, words, at=self._at))
+        self._show(card_stats.live_stats_card(self._history, words, at=self._at))
 
     def _reason_to_stop(self) -> str:
         session, now = self._session, self._clock()

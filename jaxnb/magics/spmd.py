@@ -265,7 +265,7 @@ class SpmdMagics(SessionMagics):
     @line_magic
     def spmd_help(self, line: str) -> None:
         """Shows a page about what JAX does without a word. `%spmd_help` lists the pages."""
-        from jaxnb.pitfalls.kinds import page
+        from jaxnb.pitfalls.already_told import page
 
         text = page(line.strip())
         display(Markdown(text)) if is_notebook(self.shell) else print(text)

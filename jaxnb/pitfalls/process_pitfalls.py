@@ -13,17 +13,55 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
+import jax
+
 from jaxnb.compat.jax_pitfalls import Lowering, hook_pitfalls
-from jaxnb.labels import capitalized
+from jaxnb.labels import capitalized, plural
 from jaxnb.lockstep.process_connection import is_of_handler
 from jaxnb.lockstep.process_origins import line_in
 from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import the_cell
 from jaxnb.pitfalls.process_lowered import Lowerings
-from jaxnb.pitfalls.process_moved import Moves
-from jaxnb.pitfalls.process_raised import explained
-from jaxnb.pitfalls.process_traced import Pmaps
+from jaxnb.pitfalls.process_raised import Moves, explained, pitfall
 from jaxnb.wire.process_features import CellHere, Feature
+
+
+class Pmaps:
+    """Those of a cell."""
+
+    kind: str = "jit-of-pmap"
+
+    def __init__(self) -> None:
+        self._found: dict[int | None, int] = {}
+
+    def add(self, devices: Sequence[Any], asked: Sequence[Any] | None, line: int | None) -> None:
+        """Takes one.
+
+        Args:
+            devices: What it runs on.
+            asked: Its ``devices=``: who names those of this process alone means them.
+            line: The cell's line.
+        """
+        wanted = jax.devices() if asked is None else asked
+        if {d.process_index for d in devices} < {d.process_index for d in wanted}:
+            self._found.setdefault(line, len(devices))
+
+    def pitfalls(self, code_name: str) -> list[Pitfall]:
+        """Returns them in words."""
+        return [
+            pitfall(
+                self.kind,
+                code_name,
+                line,
+                f"A `pmap` within `jit` (or `grad`, `vmap`) runs over {plural(count, 'device')} "
+                f"of its own process, not over all {jax.device_count()}: a `psum` in it adds up "
+                "these only, and JAX says nothing.",
+                "Call the pmapped function without `jit` around it, or use `jax.shard_map` over "
+                "a mesh of all devices.",
+            )
+            for line, count in self._found.items()
+        ]
+
 
 MAX_PITFALLS = 16
 """So many of a cell are told of: more are no help to anybody."""

@@ -14,7 +14,7 @@ import jax
 
 from jaxnb.compat.jax_waits import is_ready
 from jaxnb.model.cells import CellMemory
-from jaxnb.profile.process_live_arrays import LiveArrays
+from jaxnb.profile.process_stats import LiveArrays
 from jaxnb.wire.process_features import CellHere, Feature
 
 RESIDENT_NOISE_BYTES = 64 << 20

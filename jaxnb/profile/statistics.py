@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
-from jaxnb.model.group import DeviceInfo
+from jaxnb.model.group import DeviceInfo, ProcessInfo, SentinelFault
+from jaxnb.wire.sentinels import Sentinels
 
 MOST_LARGEST = 5
 """Of so many of the largest arrays is told for each device."""
@@ -84,3 +87,120 @@ class DeviceStats:
     gpu_note: str = ""
     process_cpu_seconds: float | None = None
     at_seconds: float | None = None
+
+
+SAMPLES = 60
+"""How many samples are kept."""
+
+Values = Sequence[float | None]
+
+
+def _values() -> deque[float | None]:
+    return deque(maxlen=SAMPLES)
+
+
+@dataclass(slots=True)
+class Track:
+    """What is remembered of one device; None stands for a sample that did not come.
+
+    Attributes:
+        last: Its last statistics.
+        in_use: Bytes in use.
+        gpu: How busy the GPU was, in percent.
+        cpu: Processor time of its process, in percent of one core.
+    """
+
+    last: DeviceStats
+    in_use: deque[float | None] = field(default_factory=_values)
+    gpu: deque[float | None] = field(default_factory=_values)
+    cpu: deque[float | None] = field(default_factory=_values)
+
+
+class StatsHistory:
+    """The last samples of each device."""
+
+    def __init__(self) -> None:
+        self._tracks: dict[int, Track] = {}
+
+    @property
+    def tracks(self) -> list[Track]:
+        """The devices', by process and device."""
+        return sorted(
+            self._tracks.values(), key=lambda t: (t.last.device.process_index, t.last.device.id)
+        )
+
+    def add(self, rows: Sequence[DeviceStats]) -> None:
+        """Takes one sample of all devices."""
+        for row in rows:
+            track = self._tracks.get(row.device.id)
+            earlier = row if track is None else track.last
+            if track is None:
+                track = self._tracks[row.device.id] = Track(row)
+            track.in_use.append(row.bytes_in_use)
+            track.gpu.append(row.utilization_percent)
+            track.cpu.append(cpu_percent(earlier, row))
+            track.last = row
+
+
+def cpu_percent(earlier: DeviceStats, later: DeviceStats) -> float | None:
+    """Returns the processor time that a process used between two samples, in percent of a core.
+
+    None where one of them is missing, or is another process's.
+    """
+    if earlier.pid != later.pid or earlier.at_seconds is None or later.at_seconds is None:
+        return None
+    used = (later.process_cpu_seconds or 0.0) - (earlier.process_cpu_seconds or 0.0)
+    seconds = later.at_seconds - earlier.at_seconds
+    return 100.0 * used / seconds if seconds > 0 else None
+
+
+FUNCTION = "jaxnb.profile.process_stats.statistics"
+WAIT_SECONDS = 2.0
+"""The first look at thousands of arrays takes longer."""
+
+
+def device_rows(
+    sentinels: Sentinels,
+    processes: Callable[[], Sequence[ProcessInfo]],
+    *,
+    brief: bool,
+    silent: str,
+) -> list[DeviceStats]:
+    """Returns a row for each device of each process, also while cells run.
+
+    Args:
+        sentinels: What answers for the processes.
+        processes: Returns the processes as they are now: one may die meanwhile.
+        brief: Leave out what takes milliseconds.
+        silent: What is said of a process that does not answer in time.
+    """
+    alive = [p.process_index for p in processes() if p.state != "dead"]
+    answers = sentinels.ask_all(alive, FUNCTION, seconds=WAIT_SECONDS, brief=brief)
+    rows: list[DeviceStats] = []
+    for process in processes():
+        told = answers.get(process.process_index, silent)
+        if isinstance(told, SentinelFault):
+            told = f"cannot tell: {told.error}"
+        rows += _rows_without_numbers(process, told) if isinstance(told, str) else told
+    return rows
+
+
+def _rows_without_numbers(process: ProcessInfo, why: str) -> list[DeviceStats]:
+    """Returns a row for each device of a process that gave no statistics, saying why."""
+    note = f"process {process.process_index}: {process.detail or why}"
+    return [
+        DeviceStats(
+            device=device,
+            host=process.host,
+            pid=process.pid,
+            bytes_in_use=None,
+            peak_bytes=None,
+            limit_bytes=None,
+            source="none",
+            live_arrays=0,
+            process_rss_bytes=None,
+            process_pss_bytes=None,
+            note=note,
+        )
+        for device in process.devices
+    ]

@@ -18,7 +18,7 @@ from jaxnb.arrays.gathered import numpy_dtype
 from jaxnb.arrays.process_describe import dtype_facts, unreduced_axes
 from jaxnb.arrays.process_held import as_bytes
 from jaxnb.arrays.process_names import paths_to
-from jaxnb.compat import jax_exact_arrays as exact
+from jaxnb.compat import jax_arrays as exact
 from jaxnb.compat.jax_arrays import (
     array_of_ref_now,
     buffer_of,

@@ -22,8 +22,8 @@ import jax
 
 from jaxnb.arrays import process_packing
 from jaxnb.arrays.process_names import is_of_user
-from jaxnb.compat import jax_internals
-from jaxnb.compat.jax_pytrees import registration_of
+from jaxnb.compat import jax_runtime
+from jaxnb.compat.jax_arrays import registration_of
 from jaxnb.recovery.process_classes import names_of_cells, reduced_class, statement_of
 
 _ATTRIBUTES = [
@@ -53,7 +53,7 @@ class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]
             raise pickle.PicklingError("what lower(...).compile() gave: compile it again")
         if issubclass(type(value), jax.stages.Lowered):
             raise pickle.PicklingError("what lower(...) gave: lower it again")
-        settings = jax_internals.jit_settings(value)
+        settings = jax_runtime.jit_settings(value)
         if settings is not None:
             return _jitted, (value.__wrapped__, settings)
         return super().reducer_override(value)
@@ -206,7 +206,7 @@ def _make_cached(function: Any, maxsize: int | None, typed: bool) -> Any:
 
 
 def _jitted(function: Any, settings: Any) -> Any:
-    return jax_internals.jit_again(jax.jit(function), settings)
+    return jax_runtime.jit_again(jax.jit(function), settings)
 
 
 def _make_function(

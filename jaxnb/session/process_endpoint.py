@@ -43,8 +43,7 @@ from jaxnb.model.group import StackEntry, Whereabouts
 from jaxnb.pitfalls.process_nans import NanWatch
 from jaxnb.pitfalls.process_pitfalls import Pitfalls
 from jaxnb.profile.process_cell_memory import MemoryOfCells
-from jaxnb.profile.process_looks import quickly_back
-from jaxnb.profile.process_stats import Statistics, rss_bytes
+from jaxnb.profile.process_stats import Statistics, quickly_back, rss_bytes
 from jaxnb.profile.process_timekeeper import Timekeeper, Times
 from jaxnb.recovery import hooks
 from jaxnb.wire import messages, process_features, process_sentinel

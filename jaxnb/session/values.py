@@ -19,16 +19,14 @@ from jaxnb.assist.helper import Assist
 from jaxnb.cells.result import CellResult
 from jaxnb.compiled.collectives import Collectives
 from jaxnb.compiled.compiling import compile_on
-from jaxnb.compiled.earlier_cells import EarlierCells
-from jaxnb.compiled.planning import plan
+from jaxnb.compiled.planning import EarlierCells, plan
 from jaxnb.errors import UsageError
 from jaxnb.lockstep.provenance import apart_text
 from jaxnb.model.arrays import ArrayInfo, LayoutReply
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.group import GroupInfo, ProcessInfo
 from jaxnb.options import process_indices
-from jaxnb.profile.asking_statistics import device_rows
-from jaxnb.profile.statistics import DeviceStats
+from jaxnb.profile.statistics import DeviceStats, device_rows
 from jaxnb.recovery.messages import SavedState
 from jaxnb.recovery.saving import Saver
 from jaxnb.session.group import Life

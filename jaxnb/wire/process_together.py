@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from jaxnb.compat import jax_internals
+from jaxnb.compat import jax_runtime
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import processes_label
 from jaxnb.wire.process_features import CellHere, Feature
@@ -54,7 +54,7 @@ def exchange(word: dict[str, Any], seconds: float | None = None) -> dict[int, di
     me, everyone = jax.process_index(), members()
     if len(everyone) == 1:
         return {me: word}
-    client = jax_internals.coordination_client()
+    client = jax_runtime.coordination_client()
     _round += 1
     prefix = f"jaxnb/together/{_cell[0] if _cell else 'script'}/{_round}"
     # The service has no key of its own: what comes from it must not be unpickled.

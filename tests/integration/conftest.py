@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jaxnb.cells import merge_output
-from jaxnb.profile import asking_statistics
+from jaxnb.profile import statistics
 from jaxnb.session import Session, reach, results
 from jaxnb.wire import sentinels
 from jaxnb_arrays import CLASSES
@@ -99,7 +99,7 @@ def patient_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     for module, name in (
         (sentinels, "ANSWER_SECONDS"),
-        (asking_statistics, "WAIT_SECONDS"),
+        (statistics, "WAIT_SECONDS"),
         (reach, "TOLD_SECONDS"),
         (results, "DIGEST_SECONDS"),
     ):

@@ -64,7 +64,7 @@ if set(half) & set(here):
 """
 RUN = "{name: digest(f(*inputs())) for name, (f, inputs) in programs.items()}"
 READ = """
-from jaxnb.compat import jax_hlo
+from jaxnb.compat import jax_programs
 def read(f, inputs):
     compiled = f.lower(*inputs()).compile()
     memory = compiled.memory_analysis()

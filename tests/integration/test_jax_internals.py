@@ -20,21 +20,21 @@ import pytest
 
 from integration.conftest import gate_runs
 from jaxnb.compat import jax_arrays as arrays
+from jaxnb.compat import jax_arrays as exact_arrays
+from jaxnb.compat import jax_arrays as pytrees
 from jaxnb.compat import jax_compiling as compiling
 from jaxnb.compat import jax_dispatch as dispatch
-from jaxnb.compat import jax_exact_arrays as exact_arrays
-from jaxnb.compat import jax_hlo as hlo
-from jaxnb.compat import jax_internals as _jax_internals
+from jaxnb.compat import jax_fast_path as unchecked
 from jaxnb.compat import jax_pitfalls as pitfalls
-from jaxnb.compat import jax_pytrees as pytrees
-from jaxnb.compat import jax_unchecked as unchecked
+from jaxnb.compat import jax_programs as hlo
+from jaxnb.compat import jax_runtime as _jax_internals
 from jaxnb_fixtures import until
 
 FORKS = str(Path(__file__).with_name("forked_python.py"))
 
 PRELUDE = """
 import atexit, os, shutil, socket, tempfile
-from jaxnb.compat import jax_internals as internals
+from jaxnb.compat import jax_runtime as internals
 from jaxnb.errors import StartError
 folder = tempfile.mkdtemp()
 atexit.register(shutil.rmtree, folder)
@@ -284,7 +284,7 @@ print(len(hooks.executables) - before, np.sin(0), dispatch.more_caches)
 )
 
 HLO = """
-from jaxnb.compat import jax_hlo as hlo
+from jaxnb.compat import jax_programs as hlo
 import jax, jax.numpy as jnp
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
@@ -404,7 +404,7 @@ print(raised(lambda: type(jnp.ones(2)).__iter__(Spread())), raised(fail))
 )
 
 EXACT = """
-from jaxnb.compat import jax_exact_arrays as exact
+from jaxnb.compat import jax_arrays as exact
 import jax, jax.numpy as jnp
 weak = jnp.asarray(2.0)
 again = exact.make_array(weak.aval, weak.sharding, [weak], committed=False)
@@ -418,7 +418,7 @@ print(type(ref) is type(jax.new_ref(1.0)), jax.jit(lambda r: r[...])(ref))
 """
 
 PYTREES = """
-from jaxnb.compat import jax_pytrees as pytrees
+from jaxnb.compat import jax_arrays as pytrees
 import collections, dataclasses, jax
 tree = jax.tree_util
 @tree.register_dataclass
@@ -519,7 +519,7 @@ z = jax.make_array_from_single_device_arrays((8,), split, parts); print(take())
 here = jax.device_put(np.ones(2), jax.local_devices()[0]) + 1; print(take())
 print([arrays.host_words(each).tolist() for each in parts], take())
 parts.clear(); x.addressable_shards, y.addressable_data(0); print(parts)
-from jaxnb.compat import jax_barriers as barriers
+from jaxnb.compat import jax_runtime as barriers
 import contextlib
 met = []
 @contextlib.contextmanager
@@ -537,7 +537,7 @@ internals.coordination_client().wait_at_barrier("end", 40_000)
 LANES = """
 import threading, jax, jax.numpy as jnp
 from jax._src import pjit
-from jaxnb.compat.jax_main_thread_calls import separate_main_thread
+from jaxnb.compat.jax_runtime import separate_main_thread
 print(repr(separate_main_thread()), repr(separate_main_thread()))
 run, waits, go, traced = pjit._run_python_pjit, threading.Event(), threading.Event(), []
 def call(*rest):
@@ -560,7 +560,7 @@ jax.config.update("jax_num_cpu_devices", 4)
     + HOOKS
     + """
 import jax.export
-from jaxnb.compat import jax_unchecked as unchecked
+from jaxnb.compat import jax_fast_path as unchecked
 dispatch.hook_dispatches(hooks)
 print(repr(unchecked.note_unchecked_results()))
 auto = (jax.sharding.AxisType.Auto,) * 2

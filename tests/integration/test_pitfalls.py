@@ -11,8 +11,7 @@ from jaxnb.cells.card_cell import pitfalls_card
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, PitfallWarning
 from jaxnb.model.insight import Pitfall
-from jaxnb.pitfalls.already_told import Said
-from jaxnb.pitfalls.kinds import PITFALL_KINDS, page
+from jaxnb.pitfalls.already_told import PITFALL_KINDS, Said, page
 from jaxnb.session import Session
 from jaxnb_fixtures import own_frames
 
@@ -309,7 +308,7 @@ def test_a_check_that_fails_does_no_harm_and_is_told_of_once(
     make_session: Callable[..., Session],
 ) -> None:
     group = make_session(2)
-    group.run("import jaxnb.pitfalls.process_constants as found\nfound.constants = None")
+    group.run("import jaxnb.pitfalls.process_lowered as found\nfound.constants = None")
     result = group.run("float(jax.jit(lambda a: a + 1)(1.0))", sink=Silent())
     assert result.value == 2.0
     (told,) = result.pitfalls

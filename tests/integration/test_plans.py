@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxnb.compiled.earlier_cells import EarlierCells
-from jaxnb.compiled.planning import plan
+from jaxnb.compiled.planning import EarlierCells, plan
 from jaxnb.errors import UsageError
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.compiled import GroupValues

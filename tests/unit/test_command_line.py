@@ -11,7 +11,7 @@ from typing import get_args
 import nbformat
 import pytest
 
-from jaxnb.cli import main, notebooks, scripts
+from jaxnb.cli import main, notebooks, run
 from jaxnb.errors import UsageError
 from jaxnb.labels import Outputs
 from jaxnb.options import CHECKS, PLATFORMS
@@ -127,12 +127,12 @@ def test_a_module_is_found_without_importing_it(
     (package / "__main__.py").write_text("1")
     (package / "mod.py").write_text("2")
     monkeypatch.chdir(tmp_path)
-    assert scripts.module_of("pkg", ()).source == b"1"
-    found = scripts.module_of("pkg.mod", ("x",))
+    assert run.module_of("pkg", ()).source == b"1"
+    found = run.module_of("pkg.mod", ("x",))
     assert (found.source, found.module) == (b"2", "pkg.mod")
     assert found.arguments == (str(package / "mod.py"), "x")
     with pytest.raises(UsageError, match="'none' was not found"):
-        scripts.module_of("pkg.none", ())
+        run.module_of("pkg.none", ())
 
 
 def run_notebook(file: Path, output: str = "", **parameters: str) -> int:

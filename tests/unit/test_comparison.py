@@ -13,7 +13,7 @@ import pytest
 from jaxnb.compiled import comparing, ranking
 from jaxnb.compiled.card_comparison import comparison_card
 from jaxnb.compiled.comparison import Comparison
-from jaxnb.compiled.outputs import LARGE_BYTES, spec_text, warnings_of
+from jaxnb.compiled.ranking import LARGE_BYTES, spec_text, warnings_of
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.magics.compiling import CompareParser, _variants
 from jaxnb.model.arrays import MeshInfo

@@ -14,8 +14,7 @@ from jaxnb.display.html import AMBER
 from jaxnb.labels import format_precisely
 from jaxnb.model.cells import CellRecord
 from jaxnb.model.insight import CallSite, Late, ProcessTimeline, Span, Straggler, Timeline
-from jaxnb.profile.card_timeline import timeline_card
-from jaxnb.profile.draw_bars import MAX_LINES, dominant, ticks
+from jaxnb.profile.card_timeline import MAX_LINES, dominant, ticks, timeline_card
 from jaxnb.session.card_history import history_card
 from unit.test_display_cards import EVIL, Tags
 from unit.test_history import record

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.compat.xla_frames import Frames
-from jaxnb.compat.xla_groups import participants
-from jaxnb.compiled.axes import Along, axes_of_groups, axes_of_pairs
+from jaxnb.compat.xla_messages import Frames
+from jaxnb.compat.xla_program import participants
+from jaxnb.compiled.collectives_table import Along, axes_of_groups, axes_of_pairs, sent_bytes
 from jaxnb.compiled.parse_call import parse_call, taken_apart
-from jaxnb.compiled.sent import sent_bytes
 from jaxnb.errors import UsageError
 from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.compiled import SourceLine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxnb.compat.jax_literals import literals_digest
+from jaxnb.compat.jax_programs import literals_digest
 
 
 def varint(number: int) -> bytes:

@@ -11,16 +11,16 @@ import jax
 import pytest
 
 from jaxnb.cells import process_main_thread
-from jaxnb.profile import process_looks
-from jaxnb.profile.process_live_arrays import LiveArrays
+from jaxnb.profile import process_stats
+from jaxnb.profile.process_stats import LiveArrays
 
 
 def others_may_look() -> bool:
     """Whether another thread may look now."""
 
     def try_it() -> bool:
-        if may := process_looks._lock.acquire(blocking=False):
-            process_looks._lock.release()
+        if may := process_stats._lock.acquire(blocking=False):
+            process_stats._lock.release()
         return may
 
     with ThreadPoolExecutor(1) as pool:

@@ -10,8 +10,7 @@ from jaxnb.cells import card_cell
 from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.display.card import Card
 from jaxnb.model.insight import Pitfall
-from jaxnb.pitfalls.already_told import Said, describe, merged
-from jaxnb.pitfalls.kinds import PITFALL_KINDS, page
+from jaxnb.pitfalls.already_told import PITFALL_KINDS, Said, describe, merged, page
 
 ROOT = Path(__file__).parents[2]
 EVIL = "<script>alert(1)</script>\"'"

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from jaxnb.compiled.definitions import pieces_of, statement_text
+from jaxnb.compiled.planning import pieces_of, statement_text
 from jaxnb.model.cells import CellRequest
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxnb.compat.jax_program_text import comparable
+from jaxnb.compat.jax_programs import comparable
 
 MAPPED = [(1 << 32, 1 << 33), (0x7F00_0000_0000, 0x7F00_1000_0000)]
 ADDRESS = 0x7F00_0000_1230

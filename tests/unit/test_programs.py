@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jaxnb.compat.xla_frames import Frames
-from jaxnb.compat.xla_listing import program_lines
+from jaxnb.compat.jax_programs import program_lines
+from jaxnb.compat.xla_messages import Frames
 from jaxnb.lockstep.divergence import MAX_LINES, difference, text_of
 from jaxnb.model.compiled import SourceLine
 from jaxnb.model.dispatches import ProgramLine

@@ -14,9 +14,8 @@ from jaxnb.display.text import spark
 from jaxnb.errors import SessionBrokenError
 from jaxnb.magics import looking as magic
 from jaxnb.model.group import DeviceInfo
-from jaxnb.profile import card_stats_live
-from jaxnb.profile.statistics import DeviceStats
-from jaxnb.profile.stats_history import SAMPLES, StatsHistory, cpu_percent
+from jaxnb.profile import card_stats
+from jaxnb.profile.statistics import SAMPLES, DeviceStats, StatsHistory, cpu_percent
 from jaxnb_fixtures import PATIENT_SECONDS
 
 
@@ -58,7 +57,7 @@ def test_the_panel_is_as_wide_as_a_terminal(gpu: bool) -> None:
         if gpu:
             rows = [replace(r, utilization_percent=100.0, temperature_celsius=101) for r in rows]
         history.add([*rows[:3], replace(rows[3], note="process 3: killed by SIGKILL")])
-    card = card_stats_live.live_stats_card(history, "Words.")
+    card = card_stats.live_stats_card(history, "Words.")
     assert max(map(len, card.text.splitlines())) <= 80
     assert "process 3: killed by SIGKILL" in card.text
     assert "process 3: killed by SIGKILL" in card.html
@@ -68,7 +67,7 @@ def test_the_panel_is_as_wide_as_a_terminal(gpu: bool) -> None:
 def test_only_so_many_devices_have_a_row() -> None:
     history = StatsHistory()
     history.add([row(p) for p in range(70)])
-    assert "6 more devices not shown." in card_stats_live.live_stats_card(history, "").text
+    assert "6 more devices not shown." in card_stats.live_stats_card(history, "").text
 
 
 @dataclass

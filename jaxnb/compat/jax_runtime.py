@@ -1,17 +1,18 @@
-"""Every use of a private JAX name, and nothing else; those about dispatches in ``dispatch``.
-
-Each function states what happens where the installed JAX lacks the name it needs.
-``tests/integration/test_jax_internals.py`` checks every name against the installed JAX.
-"""
+"""JAX's runtime: coordination, backends, barriers, and what only the main thread may call."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from jaxnb.errors import StartError
+
+# Each function states what happens where the installed JAX lacks the name it needs.
+# ``tests/integration/test_jax_internals.py`` checks every name against the installed JAX.
 
 
 def _runtime() -> Any:
@@ -197,3 +198,65 @@ def backends_are_initialized() -> bool:
     from jax._src import xla_bridge
 
     return bool(xla_bridge.backends_are_initialized())
+
+
+Around = Callable[[str, Sequence[int] | None], AbstractContextManager[None]]
+"""Takes a barrier's name, and the processes that are to come to it; None for all."""
+
+
+def hook_barriers(around: Around) -> str:
+    """Has each wait at a barrier made within a context manager.
+
+    Returns:
+        Why that is not possible where this JAX lacks a name; empty if it was done.
+    """
+    try:
+        from jax._src.lib import _jax  # type: ignore[attr-defined]
+
+        kind = _jax.DistributedRuntimeClient
+        wait = kind.wait_at_barrier
+    except (ImportError, AttributeError) as error:
+        return str(error)
+
+    def wait_at_barrier(
+        self: Any,
+        barrier_id: str,
+        timeout_in_ms: int,
+        process_ids: Sequence[int] | None = None,
+        **more: Any,
+    ) -> Any:
+        with around(barrier_id, process_ids):
+            return wait(self, barrier_id, timeout_in_ms, process_ids, **more)
+
+    kind.wait_at_barrier = wait_at_barrier
+    return ""
+
+
+_MAIN, _OTHER = "main", "other"
+
+_lane: Any = None
+
+
+def separate_main_thread() -> str:
+    """Has C++ find the main thread's calls of jitted functions apart from other threads' calls.
+
+    It has a thread wait while another one calls the same function with such arguments for the
+    first time. That call may wait for other processes, whose main threads come to theirs before
+    the thread that it waits for: for ever. Now it does not wait for the main thread's, nor that for
+    it. Nothing is traced or compiled anew: only what C++ has found is kept twice.
+
+    Call it in the main thread.
+
+    Returns:
+        Why that is not possible where this JAX lacks a name; empty if it was done.
+    """
+    global _lane
+    try:
+        from jax._src import config
+
+        if _lane is None:  # JAX has it for good then
+            _lane = config.config_ext.Config("jaxnb_lane", _OTHER, include_in_jit_key=True)
+        _lane.set_local(_MAIN)
+    except (ImportError, AttributeError, TypeError) as error:
+        return str(error)
+    return ""
