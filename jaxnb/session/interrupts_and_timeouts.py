@@ -250,7 +250,8 @@ class Supervisor:
             return True
         asks = self._told = self._asks
         press = self._running.interrupt_by if asks else ""
-        text = silent_text(waiting, found, now - since, caught=caught, press=press)
+        stopped = self._group.stopped_text(waiting)
+        text = silent_text(waiting, found, now - since, caught=caught, press=press, stopped=stopped)
         self._running.notice(text)
         if not asks:
             self._group.mark_out_of_step()

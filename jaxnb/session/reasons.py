@@ -58,6 +58,7 @@ def silent_text(
     *,
     caught: bool,
     press: str,
+    stopped: str = "",
 ) -> str:
     """Returns who has not ended after an interrupt, where it is, and what the next one does.
 
@@ -67,6 +68,7 @@ def silent_text(
         seconds: How long ago the interrupt was.
         caught: They have caught it, and gone on.
         press: How the user interrupts the cell; empty if nobody is there who could.
+        stopped: Which of them are stopped, as a clause; empty if none is.
     """
     who, where = processes_label(waiting).capitalize(), _places(waiting, found)
     is_one = len(waiting) == 1
@@ -87,9 +89,15 @@ def silent_text(
         )
         now = now or f"end the script: {its[1]} ended"  # a second Ctrl-C ends it at once
         return f"{said} This may end by itself. {once} to {now} by force{takes}."
+    if all(where.in_cell is None for where in found.values()) and len(found) == len(waiting):
+        why = "Threads that they have started may go on."
+    else:
+        why = (
+            "Code that waits in C++, or in a computation's callback, does not see it; XLA sees it "
+            "when it has compiled."
+        )
     return (
-        f"{said} Code that waits in C++, or in a computation's callback, does not see it; XLA "
-        "sees it when it has compiled. "
+        f"{said} {f'{capitalized(stopped)}.' if stopped else why} "
         f"{once} to end {the_cell()}: {its[1]} ended by force{takes}."
     )
 

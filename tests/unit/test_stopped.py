@@ -11,6 +11,7 @@ import pytest
 
 from jaxnb.launch.host import is_stopped, stopped_text
 from jaxnb.recovery.messages import MOST_NAMED, Lost, Recovered
+from jaxnb.session.reasons import silent_text
 from jaxnb.session.starting import WAITING, untold
 
 
@@ -48,3 +49,9 @@ def test_all_that_is_lost_is_named() -> None:
     text = str(Recovered((), (), tuple(lost), 0.5))
     assert "`v7` (lock) on process 0: reason 7; and 4 more, `state` (3 values) and `other`." in text
     assert "Lost before, and still: `old` (2 values)." in text
+
+
+def test_after_an_interrupt_a_stopped_process_is_told_as_one() -> None:
+    stopped = "process 1 is stopped (`kill -CONT 7`)"
+    said = silent_text([1], {}, 4.0, caught=False, press="Interrupt", stopped=stopped)
+    assert "Process 1 is stopped (`kill -CONT 7`). Interrupt again" in said
