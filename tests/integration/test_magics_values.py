@@ -345,32 +345,28 @@ def test_a_pull_waits_for_a_background_cell_and_says_so(nb: Notebook, gate: Any)
     nb.good(f"%%spmd --async --out background\n{gate.wait}\nx = 'at last'")
     # What says so opens the gate.
     nb.good(
-        "import jaxnb.cells.sinks\n"
-        "class Opening(jaxnb.cells.sinks.StderrNotices):\n"
-        "    def notice(self, text):\n"
-        f"        super().notice(text); os.open({str(gate.path)!r}, os.O_RDWR)\n"
-        "import jaxnb.session.reach; jaxnb.session.reach.StderrNotices = Opening"
+        "texts, show = [], spmd._work.show_wait\n"
+        "def opening(text):\n"
+        f"    texts.append(text); show(text); os.open({str(gate.path)!r}, os.O_RDWR)\n"
+        "spmd._work.show_wait = opening"
     )
     cell = nb.good("%spmd_pull x")
-    nb.good("jaxnb.session.reach.StderrNotices = jaxnb.cells.sinks.StderrNotices")
-    assert re.search(r"jaxnb: waits for cell \[\d+\] to end \(to end that: ", cell.text)
+    nb.good("spmd._work.show_wait = show")
+    assert re.search(r"waits for cell \[\d+\] to end \(to end that: ", nb.good("texts[0]").text)
+    assert "waits for" not in cell.text  # it is taken away
     assert said(nb, "x") == "at last"
 
 
 def test_an_interrupt_while_it_waits_is_one_line(nb: Notebook, gate: Any) -> None:
     nb.good(f"%%spmd --async --out background\n{gate.wait}")
     nb.good(
-        "import signal\nimport jaxnb.session.reach\n"
-        "class Interrupting(jaxnb.session.reach.StderrNotices):\n"
-        "    def notice(self, text): signal.raise_signal(signal.SIGINT)\n"
-        "jaxnb.session.reach.StderrNotices = Interrupting"
+        "import signal\nshow = spmd._work.show_wait\n"
+        "spmd._work.show_wait = lambda text: text and signal.raise_signal(signal.SIGINT)"
     )
     cell = nb.run("%spmd_pull x")
     gate.open()
     nb.good("background.result();")
-    nb.good(
-        "from jaxnb.cells import sinks\njaxnb.session.reach.StderrNotices = sinks.StderrNotices"
-    )
+    nb.good("spmd._work.show_wait = show")
     assert cell.error.traceback == [
         "KeyboardInterrupt: Interrupted before its turn came; nothing was run."
     ]
