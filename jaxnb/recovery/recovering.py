@@ -271,7 +271,7 @@ class Carrier:
                 + (
                     f"it is stopped (`kill -CONT {self._pids[index]}`)"
                     if is_stopped
-                    else "an object that is pickled may keep Python from running"
+                    else "pickling an object may keep Python from running"
                 )
                 + ". It is waited for. Interrupt ends the wait and changes nothing; if it does "
                 "not answer then, `%spmd_recover` ends it by force, and it loses its variables."

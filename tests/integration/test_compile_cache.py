@@ -69,7 +69,7 @@ def read(f, inputs):
     compiled = f.lower(*inputs()).compile()
     memory = compiled.memory_analysis()
     sizes = memory.temp_size_in_bytes, memory.argument_size_in_bytes, memory.alias_size_in_bytes
-    return jax_hlo.fingerprint(compiled), jax_hlo.programs(compiled), sizes
+    return jax_programs.fingerprint(compiled), jax_programs.programs(compiled), sizes
 {name: repr(read(*each)) for name, each in programs.items()}
 """
 SMALL = """

@@ -45,7 +45,7 @@ def test_one_that_fails_is_left_out_and_told(session: Session, name: str) -> Non
             session.run(f"del one.{when}")
         (told,) = [each.message for each in (*first.pitfalls, *result.pitfalls)]
         assert told == (
-            f"jaxnb has left {name} out of this cell on this process: it failed with RuntimeError: "
+            f"jaxnb has left {name} out of the cell on this process: it failed with RuntimeError: "
             f"sick at {when}. The cell is not affected."
         )
 
@@ -67,7 +67,7 @@ def test_a_device_that_tells_nothing_of_its_memory_costs_no_result(session: Sess
         session.run("kind.memory_stats = healthy")
     assert [(each.value, each.stdout) for each in results] == [(42, "[0-3] said\n")] * 2
     (told,) = [each for result in results for each in result.pitfalls]
-    assert "left MemoryOfCells out of this cell" in told.message
+    assert "left MemoryOfCells out of the cell" in told.message
     assert "INTERNAL: the device is lost" in told.message
     assert session.run("z = jnp.ones(1 << 20)").per_process[1].memory
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from jaxnb.cells.sinks import StderrNotices
-from jaxnb.session import Session, reach
+from jaxnb.session import Session, work
 from jaxnb.wire import asking
 from jaxnb.wire.asking import Channel
 
@@ -36,7 +36,7 @@ def when_told(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]
                 told.append(text)
                 do()
 
-        monkeypatch.setattr(reach, "StderrNotices", Telling)
+        monkeypatch.setattr(work, "StderrNotices", Telling)
         return told
 
     monkeypatch.setattr(asking, "QUIET_SECONDS", 0.3)
