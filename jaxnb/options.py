@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast, get_args
@@ -13,6 +14,8 @@ from jaxnb.model.dispatches import CheckMode
 from jaxnb.model.insight import CheckNans
 
 PLATFORMS = ("auto", "cpu", "gpu")
+LAUNCHERS = ("fork", "local")
+"""``"fork"`` forks processes from one that has imported jax; ``"local"`` starts each by itself."""
 COLLECTIVES = ("gloo",)
 CHECKS = get_args(CheckMode)
 DEFAULT_NUM_PROCESSES = 4
@@ -149,3 +152,17 @@ class StartOptions:
         one_of_checks(self.check, "Nothing was started.")
         if not self.timeout > 0:  # nan is not, either
             raise UsageError(f"The time-out must be positive, not {self.timeout}.")
+
+
+def launcher_of(options: StartOptions) -> str:
+    """Returns the name of the launcher that was asked for, or of the best on this system.
+
+    Raises:
+        UsageError: There is no launcher of that name.
+    """
+    return one_of("launcher", options.launcher or default_launcher(), LAUNCHERS)
+
+
+def default_launcher() -> str:
+    """Returns ``"fork"`` where forking after importing jax is known to be safe (Linux)."""
+    return "fork" if sys.platform.startswith("linux") else "local"

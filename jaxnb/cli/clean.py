@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from jaxnb.labels import format_bytes, plural
-from jaxnb.launch.lifeline import owner_lives, parent_folders, pids_of
+from jaxnb.launch.folder import owner_lives, parent_folders, pids_of
 from jaxnb.launch.programs_folder import default_folder, entries, trim
 from jaxnb.recovery.files import MANIFEST
 

@@ -169,12 +169,10 @@ def _split(arguments: list[str], values: Mapping[str, int]) -> tuple[list[str], 
 
 
 def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[str]) -> int:
-    from jaxnb.cli.notebooks import require_writable
-    from jaxnb.cli.run import module_of, script_of
+    from jaxnb.cli.scripts import module_of, require_writable, script_of
     from jaxnb.errors import JaxnbError, UsageError
     from jaxnb.launch import forkclient
-    from jaxnb.launch.host import launcher_of
-    from jaxnb.options import StartOptions
+    from jaxnb.options import StartOptions, launcher_of
 
     target = asked.module or asked.script
     if not target and own:

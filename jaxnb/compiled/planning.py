@@ -25,7 +25,7 @@ from jaxnb.compiled.compiling import not_compiled
 from jaxnb.compiled.parse_call import EXAMPLE, require_call
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.labels import one_line
-from jaxnb.launch.lifeline import command_line
+from jaxnb.launch.folder import command_line
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.compiled import (
     ComparisonReport,

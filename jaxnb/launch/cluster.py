@@ -23,9 +23,9 @@ from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch import lifeline
 from jaxnb.launch.deaths import Death
 from jaxnb.launch.engine_start import EngineStart
+from jaxnb.launch.folder import command_line, make_folder
 from jaxnb.launch.forkclient import ForkServerClient, take
 from jaxnb.launch.host import stopped_text
-from jaxnb.launch.lifeline import command_line, make_folder
 from jaxnb.model.cells import JoinRequest
 
 T = TypeVar("T")

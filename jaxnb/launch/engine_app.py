@@ -16,7 +16,7 @@ from traitlets.config import Config
 
 from jaxnb.compat.ipykernel_output import PythonOutStream
 from jaxnb.launch import lifeline
-from jaxnb.launch.lifeline import ENDPOINT, IDENTITY
+from jaxnb.launch.folder import ENDPOINT, IDENTITY
 
 INSTALL_ENDPOINT = f"__import__('{ENDPOINT}', fromlist=['install']).install()"
 """Run in the engine at its start, by ipyparallel's own ``startup_command``."""

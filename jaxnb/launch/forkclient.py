@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxnb.errors import SessionBrokenError, StartError
-from jaxnb.launch.lifeline import command_line, for_this_user, make_folder
+from jaxnb.launch.folder import command_line, for_this_user, make_folder
 
 EventHandler = Callable[[dict[str, Any]], None]
 

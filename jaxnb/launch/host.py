@@ -14,7 +14,7 @@ import psutil
 
 from jaxnb.errors import UsageError
 from jaxnb.labels import processes_label
-from jaxnb.options import DEFAULT_NUM_PROCESSES, StartOptions, one_of
+from jaxnb.options import DEFAULT_NUM_PROCESSES, StartOptions
 
 # A notebook that has touched CUDA cannot hand it to forked processes, so neither CUDA nor jax
 # is asked here.
@@ -161,24 +161,6 @@ def stopped_text(pids: Mapping[int, int]) -> str:
         f"{processes_label(stopped)} {'is' if is_one else 'are'} stopped: `kill -CONT {those}` "
         f"lets {'it' if is_one else 'them'} go on"
     )
-
-
-LAUNCHERS = ("fork", "local")
-"""``"fork"`` forks processes from one that has imported jax; ``"local"`` starts each by itself."""
-
-
-def launcher_of(options: StartOptions) -> str:
-    """Returns the name of the launcher that was asked for, or of the best on this system.
-
-    Raises:
-        UsageError: There is no launcher of that name.
-    """
-    return one_of("launcher", options.launcher or default_launcher(), LAUNCHERS)
-
-
-def default_launcher() -> str:
-    """Returns ``"fork"`` where forking after importing jax is known to be safe (Linux)."""
-    return "fork" if sys.platform.startswith("linux") else "local"
 
 
 NCCL_NETWORK = "NCCL_SOCKET_IFNAME"

@@ -17,8 +17,8 @@ from traitlets import Float, Integer, List
 
 from jaxnb.compat.ipyparallel_launchers import WatchedEngineSet
 from jaxnb.launch.engine_start import command
+from jaxnb.launch.folder import IDENTITY, command_line
 from jaxnb.launch.forkclient import ForkServerClient
-from jaxnb.launch.lifeline import IDENTITY, command_line
 
 STOP_GRACE_SECONDS = 2.0
 

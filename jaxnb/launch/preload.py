@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from jaxnb.launch.lifeline import ENDPOINT
+from jaxnb.launch.folder import ENDPOINT
 
 # What ipykernel, IPython and ipyparallel import only once a kernel is made, and what jaxnb itself
 # does once it is asked for: a file beside the notebook may have the name of a standard module.

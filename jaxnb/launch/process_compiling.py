@@ -28,7 +28,7 @@ from jaxnb.compat.jax_compiling import (
     hook_compilations,
     serialized,
 )
-from jaxnb.launch.lifeline import for_this_user
+from jaxnb.launch.folder import for_this_user
 from jaxnb.model.group import Compiling
 
 ENTRY = b"jaxnb2\n"

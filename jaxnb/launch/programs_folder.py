@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from jaxnb.errors import UsageError
-from jaxnb.launch.lifeline import refuse_if_others_may_rename_in
+from jaxnb.launch.folder import refuse_if_others_may_rename_in
 
 MAX_BYTES = 1 << 30
 """At a start the programs that were not used for longest are removed, down to this size."""

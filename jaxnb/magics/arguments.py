@@ -14,9 +14,8 @@ from typing import Any, NoReturn, get_args
 from jaxnb.arrays import parse_spec
 from jaxnb.errors import UsageError
 from jaxnb.labels import Outputs
-from jaxnb.launch.host import LAUNCHERS, default_launcher
 from jaxnb.model.cells import Inputs
-from jaxnb.options import CHECKS, COLLECTIVES, PLATFORMS, suggest
+from jaxnb.options import CHECKS, COLLECTIVES, LAUNCHERS, PLATFORMS, default_launcher, suggest
 
 FIRST_WORD = ""
 """What stands for the word behind a magic's options, if it is one of a few."""

@@ -17,8 +17,8 @@ import xxhash
 
 from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.labels import format_bytes
+from jaxnb.launch.folder import for_this_user, mark
 from jaxnb.launch.host import available_bytes
-from jaxnb.launch.lifeline import for_this_user, mark
 from jaxnb.recovery.fit_to_size import SavedArray
 
 # Buffers begin where a cache line does, so that JAX's CPU backend takes them as they are.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from jaxnb.errors import JaxnbError, ProcessDiedError, UsageError
 from jaxnb.labels import capitalized, paths_label, processes_label
-from jaxnb.launch.lifeline import for_this_user
+from jaxnb.launch.folder import for_this_user
 from jaxnb.model.cells import CallRequest
 from jaxnb.model.group import GroupInfo
 from jaxnb.recovery.files import (

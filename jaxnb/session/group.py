@@ -21,13 +21,13 @@ from jaxnb.compat.uses import installed, newer_than_tested
 from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError
 from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.deaths import Death, OomKills, death_error
-from jaxnb.launch.host import Placement, launcher_of, place, visible_gpus
+from jaxnb.launch.host import Placement, place, visible_gpus
 from jaxnb.launch.programs_folder import OFF, programs_folder
 from jaxnb.lockstep import settings
 from jaxnb.lockstep.notebook_side import Serials
 from jaxnb.model.cells import StreamChunk
 from jaxnb.model.group import GroupInfo, ProcessInfo, ProcessReport, SessionState
-from jaxnb.options import StartOptions
+from jaxnb.options import StartOptions, launcher_of
 from jaxnb.session.lifecycle import Lifecycle, Phase, Size, process_infos, require_room
 from jaxnb.session.starting import Progress, Start, Starter, jax_environment
 from jaxnb.session.work import Work

@@ -14,13 +14,13 @@ import pytest
 
 import jaxnb
 from jaxnb.cli import clean
-from jaxnb.launch.lifeline import mark
+from jaxnb.launch.folder import mark
 from jaxnb.recovery.files import MANIFEST
 from jaxnb_fixtures import until
 
 MAKE = """
 import sys
-from jaxnb.launch.lifeline import mark
+from jaxnb.launch.folder import mark
 for folder in sys.argv[1:]:
     mark(folder)
 """

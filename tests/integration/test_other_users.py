@@ -21,7 +21,7 @@ from typing import IO, Any
 import psutil
 import pytest
 
-from jaxnb.launch.lifeline import LONGEST_NAME
+from jaxnb.launch.folder import LONGEST_NAME
 from jaxnb.session import Session
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable
 

@@ -20,9 +20,9 @@ from ipyparallel import Client
 
 from integration.conftest import gate_runs
 from jaxnb.errors import SessionBrokenError, StartError
+from jaxnb.launch.folder import make_folder
 from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb.launch.host import place
-from jaxnb.launch.lifeline import make_folder
 from jaxnb.launch.process_bootstrap import thread_pool_size
 from jaxnb.model.cells import JoinRequest
 from jaxnb.model.group import DeviceInfo, ProcessReport

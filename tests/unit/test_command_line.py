@@ -11,7 +11,7 @@ from typing import get_args
 import nbformat
 import pytest
 
-from jaxnb.cli import main, notebooks, run
+from jaxnb.cli import main, notebooks, scripts
 from jaxnb.errors import UsageError
 from jaxnb.labels import Outputs
 from jaxnb.options import CHECKS, PLATFORMS
@@ -127,12 +127,12 @@ def test_a_module_is_found_without_importing_it(
     (package / "__main__.py").write_text("1")
     (package / "mod.py").write_text("2")
     monkeypatch.chdir(tmp_path)
-    assert run.module_of("pkg", ()).source == b"1"
-    found = run.module_of("pkg.mod", ("x",))
+    assert scripts.module_of("pkg", ()).source == b"1"
+    found = scripts.module_of("pkg.mod", ("x",))
     assert (found.source, found.module) == (b"2", "pkg.mod")
     assert found.arguments == (str(package / "mod.py"), "x")
     with pytest.raises(UsageError, match="'none' was not found"):
-        run.module_of("pkg.none", ())
+        scripts.module_of("pkg.none", ())
 
 
 def run_notebook(file: Path, output: str = "", **parameters: str) -> int:
@@ -174,3 +174,20 @@ def test_a_file_that_cannot_be_written_starts_nothing(
     assert status == 2
     assert f"{target} cannot be written: " in (told := capsys.readouterr().err)
     assert len(told.splitlines()) == 1
+
+
+def test_the_fork_server_is_started_before_what_is_large_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "script.py").touch()
+    code = (
+        "import sys\n"
+        "sys.modules |= dict.fromkeys(['nbclient', 'IPython', 'ipyparallel', 'numpy', 'psutil'])\n"
+        "from jaxnb.launch import forkclient\n"
+        "forkclient.start = lambda: sys.exit('is started')\n"
+        "from jaxnb.cli.main import main\n"
+        "main(['run', 'script.py', '--platform', 'cpu'])"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stderr == "is started\n"

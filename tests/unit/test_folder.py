@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jaxnb.errors import StartError
-from jaxnb.launch import lifeline
+from jaxnb.launch import folder
 
 MakeBase = Callable[[str], Path]
 
@@ -36,11 +36,11 @@ def base(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeBase]:
 def made_in(path: str) -> str:
     """The parent of a folder, which is removed."""
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
-    assert os.listdir(path) == [lifeline.OWNER]
-    os.unlink(os.path.join(path, lifeline.OWNER))
+    assert os.listdir(path) == [folder.OWNER]
+    os.unlink(os.path.join(path, folder.OWNER))
     with socket.socket(socket.AF_UNIX) as trial:
-        trial.bind(os.path.join(path, "x" * lifeline.LONGEST_NAME))
-    os.unlink(os.path.join(path, "x" * lifeline.LONGEST_NAME))
+        trial.bind(os.path.join(path, "x" * folder.LONGEST_NAME))
+    os.unlink(os.path.join(path, "x" * folder.LONGEST_NAME))
     os.rmdir(path)
     return os.path.dirname(path)
 
@@ -48,22 +48,22 @@ def made_in(path: str) -> str:
 @pytest.mark.parametrize("name", ["plain", "with a space: ü%20#?"])
 def test_it_is_in_the_temporary_folder(base: MakeBase, name: str) -> None:
     parent = str(base(name))
-    assert made_in(lifeline.make_folder()) == parent
+    assert made_in(folder.make_folder()) == parent
 
 
 def test_a_long_path_is_passed_by(base: MakeBase, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = base("runtime")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     long = base("x" * 90)
-    assert made_in(lifeline.make_folder()) == str(runtime)
+    assert made_in(folder.make_folder()) == str(runtime)
     assert not list(long.iterdir())
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
-    assert made_in(lifeline.make_folder()) == "/tmp"
+    assert made_in(folder.make_folder()) == "/tmp"
 
 
 def test_a_name_that_is_no_text_is_passed_by(base: MakeBase) -> None:
     base("\udcff")
-    assert made_in(lifeline.make_folder()) == "/tmp"
+    assert made_in(folder.make_folder()) == "/tmp"
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o702])
@@ -72,19 +72,19 @@ def test_a_folder_in_which_others_rename_is_passed_by(base: MakeBase, mode: int)
     shared = base("shared")
     base("shared/mine")
     shared.chmod(mode)
-    assert made_in(lifeline.make_folder()) == "/tmp"
+    assert made_in(folder.make_folder()) == "/tmp"
     shared.chmod(mode | stat.S_ISVTX)
-    assert made_in(lifeline.make_folder()) == str(shared / "mine")
+    assert made_in(folder.make_folder()) == str(shared / "mine")
 
 
 def test_where_none_will_do_it_says_why(base: MakeBase, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = base("shared")
     shared.chmod(0o777)
-    monkeypatch.setattr(lifeline, "_FALLBACKS", (str(base("x" * 90)), str(shared / "missing")))
+    monkeypatch.setattr(folder, "_FALLBACKS", (str(base("x" * 90)), str(shared / "missing")))
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     base("shared")
     with pytest.raises(StartError) as caught:
-        lifeline.make_folder()
+        folder.make_folder()
     message = str(caught.value)
     assert "Nothing was started. Set the environment variable TMPDIR" in message
     assert f"other users may rename files in {shared} (drwxrwxrwx, no sticky bit)" in message
@@ -95,19 +95,19 @@ def test_where_none_will_do_it_says_why(base: MakeBase, monkeypatch: pytest.Monk
 def test_owners_that_a_container_does_not_map_are_nobody_in_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert not lifeline._is_of_nobody_here(0)
+    assert not folder._is_of_nobody_here(0)
     texts = {
         "/proc/sys/kernel/overflowuid": "65534\n",
         "/proc/self/uid_map": "         0       1000          1\n",
     }
     monkeypatch.setattr(Path, "read_text", lambda path: texts[str(path)])
-    assert lifeline._is_of_nobody_here(65534)
-    assert not lifeline._is_of_nobody_here(1)
+    assert folder._is_of_nobody_here(65534)
+    assert not folder._is_of_nobody_here(1)
 
 
 def test_nobody_knows_whether_the_owner_in_another_container_lives(tmp_path: Path) -> None:
-    lifeline.mark(tmp_path)
-    assert lifeline.owner_lives(tmp_path) is True
-    mark = tmp_path / lifeline.OWNER
-    mark.write_text(mark.read_text().replace(lifeline.pids_of("self"), "pid:[1]"))
-    assert lifeline.owner_lives(tmp_path) is None
+    folder.mark(tmp_path)
+    assert folder.owner_lives(tmp_path) is True
+    mark = tmp_path / folder.OWNER
+    mark.write_text(mark.read_text().replace(folder.pids_of("self"), "pid:[1]"))
+    assert folder.owner_lives(tmp_path) is None

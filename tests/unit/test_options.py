@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from jaxnb.errors import UsageError
 from jaxnb.launch import host
-from jaxnb.launch.host import LAUNCHERS, launcher_of
-from jaxnb.options import PLATFORMS, StartOptions, one_of, suggest
+from jaxnb.options import LAUNCHERS, PLATFORMS, StartOptions, launcher_of, one_of, suggest
 
 
 def test_defaults_are_possible() -> None:

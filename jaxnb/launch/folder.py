@@ -1,0 +1,187 @@
+"""The folder of a group, and how jaxnb's own programs are started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from jaxnb.errors import StartError
+
+ENDPOINT = "jaxnb.session.process_endpoint"
+"""The module by which a process answers the notebook. It stands above all features, so it is named
+here and imported by its name."""
+
+IDENTITY = "JAXNB_IDENTITY"
+"""The environment variable that tells an engine's program the name it is routed by."""
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def command_line(module: str, *arguments: str) -> list[str]:
+    """Returns the command line of one of jaxnb's programs.
+
+    What lies in the working folder is not imported in place of what it needs (``-P``): a
+    ``random.py`` beside the notebook, which may be another user's where others can write. Code in
+    cells can import it all the same.
+
+    Args:
+        module: The program.
+        arguments: Its arguments; other users can read them.
+    """
+    # From its own checkout jaxnb may be found in no other way.
+    is_checkout = Path(os.getcwd()).resolve() == _ROOT
+    return [sys.executable, *([] if is_checkout else ["-P"]), "-m", module, *arguments]
+
+
+LONGEST_NAME = 16
+"""The sockets' names have so many characters at most; of a whole path the system takes 103 (macOS)
+or 107 (Linux), so that the folder's is not free to be long."""
+
+OWNER = "owner"
+"""The file in a folder that says whose it is: see :func:`mark`."""
+
+_FALLBACKS = ("/tmp", "/var/tmp")
+
+
+def make_folder() -> str:
+    """Makes a folder that only this user can enter, and in which sockets can be bound.
+
+    It is made in the temporary folder (``TMPDIR``). Where that will not do, in
+    ``XDG_RUNTIME_DIR``, ``/tmp`` or ``/var/tmp``: its path may be too long for a socket's, its
+    file system may have no sockets, and where another user may rename what is in it, that user
+    could put a folder with other sockets in the place of this one.
+
+    Returns:
+        Its path, without symbolic links.
+
+    Raises:
+        StartError: None of them will do; the message says why.
+    """
+    refused = []
+    for parent in parent_folders():
+        try:
+            return _make_in(parent)
+        except (OSError, UnicodeError) as error:
+            refused.append(f"  {parent}: {error}")
+    raise StartError(
+        "No folder is safe for the group's sockets, which other users of this machine must not "
+        "reach. Nothing was started. Set the environment variable TMPDIR to a folder of yours "
+        f"with a short path. These were tried:\n{os.linesep.join(refused)}"
+    )
+
+
+def mark(folder: str | Path) -> None:
+    """Writes into a folder that it is of use for as long as this process lives, and no longer.
+
+    `jaxnb clean` removes folders with this mark only. It names the folder too: a copy of it that a
+    user makes is the user's.
+    """
+    pid = os.getpid()
+    with open(os.path.join(folder, OWNER), "xb", opener=for_this_user) as file:
+        file.write(
+            os.fsencode(f"{pid} {_started(pid)} {pids_of('self')} {os.path.realpath(folder)}")
+        )
+
+
+def owner_lives(folder: Path) -> bool | None:
+    """Whether the process that has marked a folder lives.
+
+    None if the folder has no mark, or that of a container, whose processes have other numbers.
+    """
+    try:
+        pid, started, pids, path = os.fsdecode((folder / OWNER).read_bytes()).split(" ", 3)
+    except (OSError, ValueError):
+        return None
+    if path != os.path.realpath(folder) or pids != pids_of("self"):
+        return None
+    return _started(int(pid)) == started
+
+
+def pids_of(process: int | str) -> str:
+    """Returns the namespace in which a process has its number; empty where nobody tells."""
+    try:
+        return os.readlink(f"/proc/{process}/ns/pid")
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """Returns when a process started, in ticks that no clock's change moves; empty if it ended.
+
+    Its number may be another process's by now, which has started later.
+    """
+    try:
+        found = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return ""
+    state, *numbers = found.rpartition(")")[2].split()
+    return "" if state == "Z" else numbers[18]
+
+
+def for_this_user(path: str, flags: int) -> int:
+    """Opens a file that only this user can read, whatever the umask: an opener for :func:`open`."""
+    return os.open(path, flags, 0o600)
+
+
+def parent_folders() -> Iterator[str]:
+    """Yields where folders of groups may be made."""
+    tried = set()
+    for parent in (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR", ""), *_FALLBACKS):
+        path = os.path.realpath(parent) if parent else ""
+        if path and path not in tried:
+            tried.add(path)
+            yield path
+
+
+def _make_in(parent: str) -> str:
+    os.fsencode(parent).decode()  # ZeroMQ takes no other names
+    for ancestor in (Path(parent), *Path(parent).parents):
+        refuse_if_others_may_rename_in(ancestor)
+    folder = tempfile.mkdtemp(prefix="jaxnb-", dir=parent)
+    try:
+        _try_socket(os.path.join(folder, "x" * LONGEST_NAME))
+        mark(folder)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    return folder
+
+
+def _try_socket(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as trial:
+        trial.bind(path)
+    os.unlink(path)
+
+
+def refuse_if_others_may_rename_in(folder: Path) -> None:
+    """Raises PermissionError where another user could put something else in place of a file."""
+    found = folder.stat()
+    if found.st_uid not in {0, os.geteuid()} and not _is_of_nobody_here(found.st_uid):
+        raise PermissionError(f"{folder} belongs to another user (uid {found.st_uid})")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
+        mode = stat.filemode(found.st_mode)
+        raise PermissionError(f"other users may rename files in {folder} ({mode}, no sticky bit)")
+
+
+def _is_of_nobody_here(uid: int) -> bool:
+    """Whether an owner is outside this container: so the host's root is seen from within one.
+
+    In a user namespace (Apptainer, rootless Podman) all owners that it does not map have one
+    number, which no process in it can have.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        if uid != int(Path("/proc/sys/kernel/overflowuid").read_text()):
+            return False
+        for line in Path("/proc/self/uid_map").read_text().splitlines():
+            first, _, count = map(int, line.split())
+            if first <= uid < first + count:
+                return False
+        return True
+    return False
