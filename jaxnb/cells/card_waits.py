@@ -176,11 +176,9 @@ def _advice(waits: Waits, interrupt: str) -> str:
     if waits.why == "slow":  # the conductor hears of no interrupt
         return f"{interrupt} says how to go on without it."
     if waits.silent:
-        if not in_notebook("."):
-            return f"{interrupt} twice ends the script."
-        return (
-            f"{interrupt} says how to go on without {'it' if len(waits.silent) == 1 else 'them'}."
-        )
+        it = "it" if len(waits.silent) == 1 else "them"
+        goes_on = in_notebook(f"says how to go on without {it}")  # a script cannot
+        return f"{interrupt} {goes_on or 'twice ends the script'}."
     new = in_notebook(": new processes take over the variables")
     return (
         f"{interrupt} ends {the_cell()}. If that does not reach those that wait, a second one "

@@ -138,9 +138,14 @@ def _status(error: SystemExit) -> int:
     return status
 
 
+def _that_hold(threads: set[threading.Thread]) -> list[threading.Thread]:
+    """Returns the threads, beside those of before, that Python waits for before a process ends."""
+    return [t for t in threading.enumerate() if t not in threads and not t.daemon]
+
+
 def _tell_if_threads_go_on(error: BaseException, threads: set[threading.Thread]) -> None:
     """Writes what the script has raised, as Python does before it waits for threads."""
-    left = [t.name for t in threading.enumerate() if t not in threads and not t.daemon]
+    left = [thread.name for thread in _that_hold(threads)]
     if left and not isinstance(error, SystemExit):
         told = [*python_lines(error), f"jaxnb: waits for thread {', '.join(left)} to end"]
         print("\n".join(told), file=sys.stderr)
@@ -148,7 +153,7 @@ def _tell_if_threads_go_on(error: BaseException, threads: set[threading.Thread])
 
 def _finish(threads: set[threading.Thread], handlers: list[Callable[[], Any]]) -> None:
     """Does what Python does before a process ends: waits for threads, runs exit handlers."""
-    started = [t for t in threading.enumerate() if t not in threads and not t.daemon]
+    started = _that_hold(threads)
     if set(started) & set(executors._threads_queues):
         executors._python_exit()
     for thread in started:

@@ -158,7 +158,8 @@ class CellResult:
             or ``"slow"``. Empty if they did not, or if it is not known.
         suspect: Of what parts its value is made, if these are of different arrays; empty if they
             are not, as far as is known.
-        label: What errors call it; ``"cell [7]"`` by default.
+        is_called: It is code that the cell of this number, in the notebook, gave to
+            :meth:`Session.run`: its lines are not that cell's.
     """
 
     cell: int
@@ -177,10 +178,7 @@ class CellResult:
     unequal: tuple[UnequalInput, ...] = ()
     cause: Cause | Literal[""] = ""
     suspect: str = ""
-    label: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "label", self.label or cell_label(self.cell))
+    is_called: bool = False
 
     def __repr__(self) -> str:
         outcome = f"errors on {sorted(self.errors)}" if self.errors else self.agreement.value
@@ -188,6 +186,12 @@ class CellResult:
             f"<CellResult of cell [{self.cell}] on {len(self.per_process)} of "
             f"{self.num_processes} processes, {self.seconds:.3g} s: {outcome}>"
         )
+
+    @property
+    def label(self) -> str:
+        """What errors call it: ``"cell [7]"``."""
+        label = cell_label(self.cell)
+        return f"code that {label} has run" if self.is_called else label
 
     @property
     def errors(self) -> dict[int, ProcessError]:

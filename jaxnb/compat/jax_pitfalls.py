@@ -245,9 +245,8 @@ def unbound_axis(error: BaseException) -> str:
         return found[1] if found else ""
     if not isinstance(error, AssertionError) or str(error):
         return ""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        last = frame
-    names = last.f_locals if last.f_code.co_name == "pvary" else {}
+    last = _last_frame(error)
+    names = last.f_locals if last is not None and last.f_code.co_name == "pvary" else {}
     return ", ".join(map(str, set(names.get("axes", ())) - set(names.get("new_axes", ()))))
 
 
@@ -271,5 +270,10 @@ class _LooksSpread:
 
 
 def _last_code(error: BaseException) -> CodeType | None:
-    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return codes[-1] if codes else None
+    last = _last_frame(error)
+    return None if last is None else last.f_code
+
+
+def _last_frame(error: BaseException) -> FrameType | None:
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return frames[-1] if frames else None

@@ -7,12 +7,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from jaxnb.compat.xla_messages import NOT_MOVED, Frames, Message, Place, frames_of
-from jaxnb.model.compiled import Part, SourceLine
+from jaxnb.model.compiled import CollectiveKind, Part, SourceLine
 
 # The numbers are places in the program's device assignment, not ``Device.id``. The notations are
 # those of ``xla/hlo/ir/replica_group.cc`` and ``mesh_and_axis.cc``.
@@ -106,17 +106,7 @@ def participants(
     )
 
 
-COLLECTIVES = frozenset(
-    {
-        "all-reduce",
-        "all-gather",
-        "reduce-scatter",
-        "all-to-all",
-        "ragged-all-to-all",
-        "collective-permute",
-        "collective-broadcast",
-    }
-)
+COLLECTIVES = frozenset(get_args(CollectiveKind))
 
 CALLERS = frozenset({"call", "while", "conditional", "fusion", "custom-call"})
 """Opcodes that run other computations in which there may be collectives. What is left out calls

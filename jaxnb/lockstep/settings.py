@@ -16,7 +16,7 @@ from jaxnb.model.group import (
     Settings,
 )
 from jaxnb.model.insight import Pitfall
-from jaxnb.model.scripts import in_notebook
+from jaxnb.model.scripts import in_notebook, the_cell
 
 Values = Mapping[str, str]
 
@@ -176,7 +176,7 @@ def refusal(found: Iterable[Difference], name: str) -> str:
     found = list(found)
     advice = in_notebook(" Variables are kept.")
     advice += "".join(f" {mend}" for mend in dict.fromkeys(each.mend for each in found) if mend)
-    then = advice and f"{advice} Then run the cell again."
+    then = advice and f"{advice} Then run {the_cell()} again."
     return (
         f"Settings differ between processes: {'; '.join(map(str, found))}. So {name} is a "
         "different program on some of them, and was not dispatched: its collectives would not "

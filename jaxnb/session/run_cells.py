@@ -368,7 +368,7 @@ class Runs:
             died = self._died(ran[-1])
             result = self._ended(ran, has_died=bool(died))
             if wanted.cell is None and self.is_in_notebook:
-                result = replace(result, label=f"code that cell [{number}] has run")
+                result = replace(result, is_called=True)
         last = ran[-1]
         error = last.running.abandoned or error_of(
             result,
