@@ -8,7 +8,8 @@ from typing import Any
 from jaxnb.arrays import differing
 from jaxnb.arrays.blocks import Block, Index
 from jaxnb.arrays.gathered import ArrayKey, Wanted
-from jaxnb.arrays.regions import Path, Region, pieces
+from jaxnb.arrays.paths import Path
+from jaxnb.arrays.regions import Region, pieces
 from jaxnb.errors import ArrayGoneError, JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.labels import format_bytes, gone_label, plural, plural_word, processes_label, ranks_label
 from jaxnb.launch.host import available_bytes

@@ -14,7 +14,7 @@ from IPython.core.magic import line_magic, magics_class
 from IPython.display import display
 
 from jaxnb.arrays.lost import PerProcess
-from jaxnb.arrays.regions import parse_path
+from jaxnb.arrays.paths import parse_path
 from jaxnb.display.card import Card
 from jaxnb.errors import UsageError
 from jaxnb.labels import plural, processes_label

@@ -11,10 +11,10 @@ from typing import Any
 from jaxnb.arrays import each_its_own, merged, placing
 from jaxnb.arrays.layout import ArrayLayout
 from jaxnb.arrays.moving import Meter, Mover, no_meter, request_for
+from jaxnb.arrays.paths import parse_path
 from jaxnb.arrays.pulling import Puller
 from jaxnb.arrays.pushing import Pusher
 from jaxnb.arrays.refusals import missing_error
-from jaxnb.arrays.regions import parse_path
 from jaxnb.assist.helper import Assist
 from jaxnb.cells.result import CellResult
 from jaxnb.compiled.collectives import Collectives
