@@ -19,13 +19,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from jaxnb.session.standing_since import waits_in_jax
+
 import jaxnb
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import ProcessDiedError
 from jaxnb.model.dispatches import CheckMode
 from jaxnb.model.group import Whereabouts
 from jaxnb.session import Session
-from jaxnb.session.standing_since import waits_in_jax
 
 ABSENT = 1
 GIVE_UP_SECONDS = 60.0

@@ -302,10 +302,7 @@ def whereabouts(session: Session) -> str:
         if where is None:
             lines.append("    it does not tell where it is")
             continue
-        lines.append(
-            f"    waits in {where.sleeps_in or 'nothing known'}, at its cell for "
-            f"{where.cell_seconds} s, {where.cpu_seconds:.2f} s of processor time"
-        )
+        lines.append(f"    at its cell for {where.cell_seconds} s")
         lines += [f"    {e.file}:{e.line} {e.function}: {e.source}" for e in where.stack[-12:]]
     return "\n".join(lines)
 

@@ -85,6 +85,10 @@ class NoSink:
         """Does nothing."""
 
 
+STILL_SECONDS = 10.0
+"""Where processes are that wait for nobody is said after so long at one line."""
+
+
 class SaysWaits:
     """Says once where processes wait, for who shows nothing in place.
 
@@ -93,7 +97,6 @@ class SaysWaits:
     """
 
     interrupt_by = INTERRUPT
-    _alarm = False  # whether it is being said now that all wait
     _told: frozenset[object] = frozenset()
 
     @abstractmethod
@@ -101,18 +104,14 @@ class SaysWaits:
         """Shows a sentence of jaxnb's own."""
 
     def waits(self, waits: Waits) -> None:
-        """Says where all processes wait, until they have gone on."""
-        if waits.dispatches is not None:
+        """Says where processes are, each state once: a loop has its straggler again and again."""
+        seconds = max((each.seconds for each in waits.places), default=0.0)
+        if waits.has_ended or (waits.is_neutral and not waits.waiting and seconds < STILL_SECONDS):
             return
-        if waits.is_neutral:  # a straggler in each step of a loop is told of once
-            at_work = {(each.processes, each.place) for each in waits.at_work}
-            who = frozenset(at_work), frozenset((w.processes, w.place) for w in waits.waits)
-            is_new, self._alarm = who not in self._told, False
-            self._told |= {who}
-        else:
-            is_new = not self._alarm
-            self._alarm = not waits.has_ended
-        if is_new and not waits.has_ended:
+        where = frozenset((each.processes, each.place, each.waits) for each in waits.places)
+        state = where, waits.reason, waits.silent
+        if state not in self._told:
+            self._told |= {state}
             self.notice(waits_text(waits, self.interrupt_by))
 
 

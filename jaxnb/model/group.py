@@ -196,20 +196,11 @@ class Whereabouts:
     Attributes:
         process_index: The process.
         stack: Its main thread's Python stack, outermost call first.
-        sleeps_in: The system call that the main thread waits in, if it is one of those that
-            tell something: ``"futex"`` (a lock, or C++ that waits), ``"sleep"``; else empty.
-        cpu_seconds: Processor time that its main thread and the threads of C++ in it have used;
-            less than before if some of those have ended.
-        rss_bytes: Its resident memory; None where the system does not tell.
-        runnable: Those of these threads that run, would run if a core were free, or wait for a
-            disk: the number of each, and how often it has gone to sleep by itself.
         cell_seconds: How long it has been at the cell that it runs; None if it runs none.
         interrupted_seconds: How long ago an interrupt was raised in the code that it runs; None
             if there was none, or what the code calls has not returned to Python since.
         missed_seconds: How long ago an interrupt came that raised nothing in code of the user's:
             it ran none, or was where Python ignores what is raised; None if none has.
-        entries: The files in which its other threads have begun to run Python.
-        asks_by_thread: Another thread than the main one waits until all processes agree.
         last_dispatch: The last computation over several processes that it has dispatched in
             its cell, is dispatching, or waits to dispatch; None if there is none.
         compiling: What its main thread does about a program that is not compiled yet.
@@ -218,15 +209,9 @@ class Whereabouts:
 
     process_index: int
     stack: tuple[StackEntry, ...]
-    sleeps_in: str
-    cpu_seconds: float
-    rss_bytes: int | None
-    runnable: frozenset[tuple[int, int]] = frozenset()
     cell_seconds: float | None = None
     interrupted_seconds: float | None = None
     missed_seconds: float | None = None
-    entries: frozenset[str] = frozenset()
-    asks_by_thread: bool = False
     last_dispatch: Dispatch | None = None
     compiling: Compiling | None = None
     fault: str = ""
@@ -243,86 +228,71 @@ class Whereabouts:
 
 
 @dataclass(frozen=True)
-class Wait:
-    """Processes that wait at one place.
+class AtLine:
+    """Processes of a running cell that are at one line, and do the same there.
 
     Attributes:
         processes: Their indices.
         place: The line of the cell; None outside of its lines.
+        seconds: How long they have been there, and have dispatched nothing over several processes.
+        waits: Their main threads wait for other processes.
+        late: For whom, as far as is known.
+        doing: What else they do: ``"compiling"``, ``"at a breakpoint"``; empty if it is not known.
         last_dispatch: The last computation that they have dispatched; empty for none.
     """
 
     processes: tuple[int, ...]
     place: StackEntry | None
-    last_dispatch: str
-
-
-@dataclass(frozen=True)
-class AtWork:
-    """Processes of a cell that do not wait for others, while others wait for them.
-
-    Attributes:
-        processes: Their indices.
-        place: The line of the cell; None outside of its lines.
-        doing: What they are seen to do: ``"asleep"``, ``"computing"``; empty if it is not known.
-        seconds: For how long they have been at that line.
-        has_left: They have left the cell; what they have dispatched may go on.
-    """
-
-    processes: tuple[int, ...]
-    place: StackEntry | None
-    doing: str
     seconds: float
-    has_left: bool = False
+    waits: bool = False
+    late: tuple[int, ...] = ()
+    doing: str = ""
+    last_dispatch: str = ""
 
 
 @dataclass(frozen=True)
 class Waits:
-    """A running cell in which processes wait.
-
-    Either all wait, or do not tell what they do, which may never end; or some wait for others that
-    are at work, which is how healthy cells may look: ``is_neutral``.
+    """Where the processes of a running cell are: nobody has ended it, or shown anything, for long.
 
     Attributes:
-        waits: Where, by the lowest process.
-        seconds: For how long.
-        reason: What is known of why, as sentences: where their recordings part.
-        silent: Who has not told where it is for so long: it is stopped, or C code holds the lock
-            of its Python interpreter.
-        is_all: These are all processes of the group; else others have left the cell.
-        has_ended: They do not wait any more.
-        at_work: What those do for whom the others wait.
-        computes: Something in them uses a processor all the same: another thread.
-        why: The reason in a word, where it is known.
-        has_failed: The cell has raised on a process that has left it.
+        places: Where, by the lowest process.
+        seconds: How long the cell has run; of silent processes, how long they have been.
+        reason: Why it cannot go on, as sentences; empty if nothing need be wrong.
+        why: The same in a word.
+        silent: Who has not told where it is: it is stopped, or C code holds the lock of its
+            Python interpreter.
         stopped: Which of the silent are stopped, by SIGSTOP say, as a clause; empty if none is.
-        dispatches: Nobody is known to wait, and nothing was shown for a while: how many
-            computations over several processes the cell has dispatched; else None.
+        left: How others have left the cell that have not failed, as a clause; empty if none has.
+        has_failed: The cell has raised on a process that has left it.
+        dispatches: How many computations over several processes the cell has dispatched.
+        has_ended: They have gone on.
     """
 
-    waits: tuple[Wait, ...]
+    places: tuple[AtLine, ...]
     seconds: float
-    reason: str
-    silent: tuple[int, ...] = ()
-    is_all: bool = True
-    has_ended: bool = False
-    at_work: tuple[AtWork, ...] = ()
-    computes: bool = False
+    reason: str = ""
     why: Cause | Literal[""] = ""
-    has_failed: bool = False
+    silent: tuple[int, ...] = ()
     stopped: str = ""
-    dispatches: int | None = None
+    left: str = ""
+    has_failed: bool = False
+    dispatches: int = 0
+    has_ended: bool = False
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """The processes that wait for others."""
+        return tuple(sorted(i for each in self.places if each.waits for i in each.processes))
 
     @property
     def cause(self) -> Cause | Literal[""]:
         """Why, in a word, as far as is known; else empty."""
-        is_slow = self.dispatches is None and (self.silent or self.at_work)
-        return self.why or ("slow" if is_slow else "")
+        return self.why or ("slow" if self.silent or self.waiting else "")
 
     @property
     def is_neutral(self) -> bool:
-        """Somebody is at work: the others may wait for that, and nothing need be wrong."""
-        return bool(self.at_work)
+        """Whether nothing need be wrong."""
+        return not (self.reason or self.silent)
 
 
 SessionState = Literal["starting", "ready", "busy", "broken", "closed"]

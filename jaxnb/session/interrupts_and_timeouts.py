@@ -8,11 +8,11 @@ from jaxnb.cells.running import RunningCell
 from jaxnb.debugging.asking import Asker
 from jaxnb.session.panel import Panel, Reaches
 from jaxnb.session.reasons import silent_text
-from jaxnb.session.standing_since import (
+from jaxnb.session.standing import (
     formats_its_error,
     has_caught_interrupt,
+    is_in_jax,
     is_out_of_it,
-    waits_in_jax,
 )
 
 DEATH_GRACE_SECONDS = 0.3
@@ -22,7 +22,7 @@ INTERRUPT_GRACE_SECONDS = 3.0
 """After this long without an answer to an interrupt, the user is told who is silent."""
 
 IN_JAX_SECONDS = 1.0
-"""The same if all silent processes wait in JAX's C++ code, which does not check for signals."""
+"""The same if all silent processes are in JAX's C++ code, which does not check for signals."""
 
 CAUGHT_SECONDS = 0.5
 """The user is told this soon about code that has caught the interrupt and continued."""
@@ -244,7 +244,7 @@ class Supervisor:
         if are_known and all(map(formats_its_error, those)) and now - since < LEAVES_SECONDS:
             return True
         caught = are_known and all(has_caught_interrupt(each, CAUGHT_SECONDS) for each in those)
-        are_in_jax = are_known and all(map(waits_in_jax, those))
+        are_in_jax = are_known and all(map(is_in_jax, those))
         grace = IN_JAX_SECONDS if are_in_jax and not caught else INTERRUPT_GRACE_SECONDS
         if now - since <= grace and not (caught and self._asks):
             return True

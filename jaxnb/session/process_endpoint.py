@@ -15,7 +15,7 @@ from jaxnb.arrays.process_held import Exposures
 from jaxnb.arrays.process_pushes import AmbientMesh, Pushes
 from jaxnb.arrays.process_replicas import Replicas
 from jaxnb.cells import process_main_thread, process_shell
-from jaxnb.cells.process_main_thread import Sampler, sleeps_in, stays_in, work
+from jaxnb.cells.process_main_thread import Sampler, sleeps_in
 from jaxnb.cells.process_output import Paging
 from jaxnb.cells.process_runner import Runner
 from jaxnb.compat import ipykernel_requests
@@ -43,7 +43,7 @@ from jaxnb.model.group import StackEntry, Whereabouts
 from jaxnb.pitfalls.process_nans import NanWatch
 from jaxnb.pitfalls.process_pitfalls import Pitfalls
 from jaxnb.profile.process_cell_memory import MemoryOfCells
-from jaxnb.profile.process_stats import Statistics, quickly_back, rss_bytes
+from jaxnb.profile.process_stats import Statistics, quickly_back
 from jaxnb.profile.process_timekeeper import Timekeeper, Times
 from jaxnb.recovery import hooks
 from jaxnb.wire import messages, process_features, process_sentinel
@@ -117,33 +117,22 @@ def watch(process: ThisProcess, request_id: str) -> bool:
 MAX_FRAMES = 40
 """Of a deeper stack the innermost are told."""
 
-ASKS = "/jaxnb/lockstep/process_connection.py"
-"""Where a thread waits to be let dispatch."""
-
 _CELL = re.compile(r"<cell (\d+)>")
 
 
 @quickly_back()
 def where(process: ThisProcess) -> Whereabouts:
-    """Returns where the main thread is, and what the others do."""
+    """Returns where the main thread is."""
     recorder = process.recorder
     recording = recorder.recording(1)
-    calls, sleeps_in = stack(), stays_in()
-    done = work()  # after that: who runs by now does not sleep there
     # What it waits to be let make comes after all that it has made.
     last = recording.refused or next(iter(recording.dispatches), None)
     return Whereabouts(
         process.index,
-        calls,
-        sleeps_in,
-        done.cpu_seconds,
-        rss_bytes(),
-        frozenset(done.runnable),
+        stack(),
         recorder.cell_seconds(),
         process_interrupts.seconds_since_strike(),
         process_interrupts.seconds_since_missed(),
-        frozenset(process_main_thread.entries_of_others()),
-        process_main_thread.another_is_in(ASKS),
         last,
         process_compiling.main_thread_does(),
     )

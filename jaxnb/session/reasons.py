@@ -138,11 +138,6 @@ def line_text(where: Whereabouts) -> str:
     return "" if where.in_cell is None else where.in_cell.text
 
 
-_OWN = (
-    "a computation (a callback in it that waits, say), or the code itself: a lock, a file, a queue"
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Reason:
     """Why processes wait.
@@ -175,34 +170,6 @@ def awaited(waiters: Collection[int], askings: Sequence[Asking]) -> frozenset[in
                 found |= new
                 todo |= new
     return frozenset(found)
-
-
-def main_reason(askings: Sequence[Asking]) -> Reason:
-    """Returns what the processes' main threads wait for, where all of them wait."""
-    asking = sorted(each.process for each in askings if each.lane == "main")
-    late = sorted(awaited(asking, askings) - set(asking))
-    if not late:
-        return Reason(
-            "No process waits for another's request: all dispatches were granted. What blocks is "
-            f"{_OWN}."
-        )
-    waits, has = ("waits" if len(asking) == 1 else "wait"), ("has" if len(late) == 1 else "have")
-    there = "it" if len(late) == 1 else "them"
-    return Reason(
-        f"{processes_label(asking).capitalize()} {waits} for {processes_label(late)}, which {has} "
-        f"had every dispatch granted. What blocks {there} is {_OWN}."
-    )
-
-
-def left_reason(left: str) -> Reason:
-    """Returns what is said where nothing is agreed on, and all in the cell wait.
-
-    Args:
-        left: How others have left the cell, as a clause; empty if none has.
-    """
-    if not left:
-        return Reason("If they wait for each other this never ends.")
-    return Reason(f"{capitalized(left)}. If they wait for that one, this never ends.", "missing")
 
 
 def threads_reason(askings: Sequence[Asking]) -> Reason | None:

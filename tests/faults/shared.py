@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from jaxnb.arrays.moving import no_meter
+from jaxnb.cells import sinks
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, JaxnbError
 from jaxnb.model.cells import CheckRequest
@@ -35,9 +36,11 @@ def cleared(session: Session) -> Session:
 
 
 def show_waits_soon(patch: pytest.MonkeyPatch) -> None:
-    """Has the panel look more often, and show waits after a second."""
+    """Has the panel look more often, and show after a second where processes are."""
     patch.setattr(panel, "LOOK_SECONDS", 0.1)
-    patch.setattr(panel, "ALL_WAIT_SECONDS", 1.0)
+    patch.setattr(panel, "WAIT_SECONDS", 1.0)
+    patch.setattr(panel, "QUIET_SECONDS", 1.0)
+    patch.setattr(sinks, "STILL_SECONDS", 1.0)
 
 
 def assert_kept(session: Session, code: str, value: object = None) -> None:

@@ -38,7 +38,7 @@ CELL = "y = float(jax.jit(tripled)(x))\ny"
 
 def holder(sink: OnWaits) -> int:
     """Returns who compiles, as it is shown."""
-    work = {each.doing: each.processes for waits in sink.told for each in waits.at_work}
+    work = {each.doing: each.processes for waits in sink.told for each in waits.places}
     (found,) = work["compiling `jit(tripled)`"]
     return found
 

@@ -108,7 +108,7 @@ def test_what_was_raised_is_told_while_another_process_is_at_work(
     group: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: str
 ) -> None:
     monkeypatch.setattr(panel, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(panel, "ALL_WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(panel, "WAIT_SECONDS", 0.5)
     sink = Opens(tmp_path / "gate")
     at_work = f"if process_index == 2: open({str(sink.path)!r}).close()"
     with pytest.raises(CellError) as caught:

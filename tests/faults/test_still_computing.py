@@ -59,7 +59,7 @@ class OnWaitsOrLines(OnWaits):
     """Calls it when the cell has printed, too."""
 
     def lines(self, lines: list[MergedLine]) -> None:
-        self.waits(Waits((), 0.0, ""))
+        self.waits(Waits((), 0.0))
 
 
 VALUES = {

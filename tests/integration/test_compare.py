@@ -12,7 +12,7 @@ from jaxnb.cells.card_cell import cell_card
 from jaxnb.compiled.comparison import Comparison
 from jaxnb.errors import CellError, NotCompiledError, UsageError
 from jaxnb.session import Session
-from jaxnb.session.standing_since import waits_in_python
+from jaxnb.session.standing import waits
 from jaxnb_fixtures import assert_usable, interrupt_when_read
 
 SETUP = """
@@ -237,7 +237,7 @@ def test_an_interrupt_ends_it_and_the_group_goes_on(group: Session, tmp_path: Pa
     """One process is in Python, where it traces f; the others wait for its word."""
 
     def others_wait() -> bool:
-        return sum(map(waits_in_python, group.where([1, 2, 3]).values())) == 3
+        return sum(map(waits, group.where([1, 2, 3]).values())) == 3
 
     with interrupt_when_read(tmp_path / "fifo", others_wait) as read:
         group.run(f"def f(x):\n    if process_index == 0: {read}\n    return x")

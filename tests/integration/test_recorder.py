@@ -419,13 +419,15 @@ def test_code_that_catches_it_goes_on(group: Session) -> None:
 
 
 class InterruptsWhoWaits(NoSink):
-    """Interrupts once it is shown why processes wait."""
+    """Interrupts once it is shown that processes wait."""
 
     def __init__(self, session: Session) -> None:
-        self._session, self.reason = session, ""
+        self._session, self.notices = session, list[str]()
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
 
     def waits(self, waits: Waits) -> None:
-        self.reason = self.reason or waits.reason
         self._session.interrupt()
 
 
@@ -442,7 +444,7 @@ def test_who_cannot_begin_says_so_and_strands_nobody(group: Session) -> None:
     errors = caught.value.result.errors
     assert (errors[1].type_name, errors[1].message) == ("OSError", "no file can be opened")
     assert errors[0].type_name == "KeyboardInterrupt"
-    assert "Process 1 raised OSError" in sink.reason
+    assert "Process 1 raised OSError" in sink.notices[0]
     group.run("process_ask_conductor.Lockstep.begin = kept", check="off")
     with no_alarm():
         assert group.run("float(total(x))").divergence is None

@@ -28,7 +28,7 @@ from integration.conftest import Gate
 from jaxnb.errors import CellError, UsageError
 from jaxnb.model.group import SentinelAddress, SentinelFault, Whereabouts
 from jaxnb.session import Session
-from jaxnb.session.standing_since import waits_in_jax
+from jaxnb.session.standing import is_in_jax
 from jaxnb.wire.messages import METADATA_KEY, digest, dump
 from jaxnb.wire.sentinels import ANSWER_SECONDS, MOST_AT_ONCE, WHERE, Sentinels
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, until
@@ -131,9 +131,6 @@ def test_idle_processes_are_in_no_cell(session: Session) -> None:
         assert where.process_index == index
         assert where.in_cell is None
         assert where.stack
-        assert where.cpu_seconds > 0
-        rss = psutil.Process(session.processes[index].pid).memory_info().rss
-        assert where.rss_bytes == pytest.approx(rss, rel=0.5)
 
 
 def test_in_python(alone: Session) -> None:
@@ -158,8 +155,7 @@ def test_in_python(alone: Session) -> None:
 def test_the_line_is_the_notebooks(alone: Session) -> None:
     """With the line of ``%%spmd`` before it."""
     with running(alone, "import time\ntime.sleep(1000)", first_line=2):
-        where = wait_for(alone, 0, lambda w: w.in_cell is not None and w.sleeps_in == "sleep")
-        assert alone.processes[0].pid not in dict(where.runnable)
+        where = wait_for(alone, 0, lambda w: w.in_cell is not None)
         assert where.in_cell is not None
         assert (where.in_cell.line, where.in_cell.source) == (3, "time.sleep(1000)")
 
@@ -174,7 +170,7 @@ def test_in_cpp(make_session: Callable[..., Session], gate: Gate) -> None:
     thread.start()
     try:
         # While it compiles it may wait in a futex too, for its interpreter's lock.
-        where = wait_for(session, 0, lambda w: waits_in_jax(w) and "/jax/" in w.stack[-1].file)
+        where = wait_for(session, 0, lambda w: is_in_jax(w) and "/jax/" in w.stack[-1].file)
         assert where.in_cell is not None
         assert where.in_cell.source == "mh.process_allgather(1)"
         started = time.perf_counter()
@@ -190,7 +186,7 @@ def test_in_cpp(make_session: Callable[..., Session], gate: Gate) -> None:
 def test_a_deep_stack_is_told_by_its_innermost_calls(alone: Session) -> None:
     code = "import time\ndef down(n):\n    if n: down(n - 1)\n    else: time.sleep(1000)\ndown(300)"
     with running(alone, code):
-        where = wait_for(alone, 0, lambda w: w.in_cell is not None and w.sleeps_in == "sleep")
+        where = wait_for(alone, 0, lambda w: "sleep" in w.stack[-1].source)
         assert len(where.stack) == 40
         assert where.stack[-1].source == "else: time.sleep(1000)"
 
@@ -369,28 +365,6 @@ def test_many_ask_at_once(session: Session) -> None:
     for thread in threads:
         thread.join(PATIENT_SECONDS)
     assert [sorted(each) for each in found] == [[0, 1, 2, 3]] * 20
-
-
-@pytest.mark.timing
-def test_threads_of_cpp_that_could_run_are_told(make_session: Callable[..., Session]) -> None:
-    """Those that compute what was dispatched; a thread of the user's brings none of that."""
-    session = make_session(1, devices_per_process=2)
-    spin = "import hashlib, threading, time\ndata = bytes(1 << 28)\n"
-    own = "def work():\n    while True: hashlib.sha256(data)\n"
-    begun = "threading.Thread(target=work, daemon=True).start()\n"
-    dispatched = (
-        "long = jax.jit(lambda a: jax.lax.fori_loop(0, 10**9, lambda i, a: a @ a / 300, a))\n"
-        "y = long(jnp.ones((300, 300)))\n"
-    )
-    with running(session, spin + own + begun + "time.sleep(1000)"):
-        where = wait_for(session, 0, lambda w: w.sleeps_in == "sleep")
-        process = psutil.Process(session.processes[0].pid)
-        begun = sum(process.cpu_times()[:2])
-        wait_for(session, 0, lambda _: sum(process.cpu_times()[:2]) > begun + 0.5)
-        assert session.where()[0].cpu_seconds - where.cpu_seconds < 0.25
-    with running(session, dispatched + "time.sleep(1000)"):
-        where = wait_for(session, 0, lambda w: w.sleeps_in == "sleep" and bool(w.runnable))
-        assert session.processes[0].pid not in dict(where.runnable)
 
 
 FAILING = """

@@ -13,7 +13,7 @@ from jaxnb.errors import ProcessDiedError
 from jaxnb.profile.card_stats import stats_card
 from jaxnb.profile.statistics import DeviceStats
 from jaxnb.session import Session
-from jaxnb.session.standing_since import waits_in_jax
+from jaxnb.session.standing import is_in_jax
 from jaxnb_fixtures import assert_usable
 
 MESH = """
@@ -220,7 +220,7 @@ def test_in_whatever_state_the_processes_are(make_session: Callable[..., Session
     cpu = [row.process_cpu_seconds or 0.0 for row in session.stats()]
     # In a collective that nobody else joins, with what it computes not there yet.
     with running(session, HANGS):
-        wait_for(session, 0, waits_in_jax)
+        wait_for(session, 0, is_in_jax)
         assert_told()
     assert_usable(session)
 

@@ -25,7 +25,7 @@ from jaxnb.launch import card_group
 from jaxnb.lockstep.divergence import STILL_VALID
 from jaxnb.model.cells import ProcessError, RichOutput, ValueInfo
 from jaxnb.model.dispatches import DigestedArray, Divergence, UnequalInput
-from jaxnb.model.group import AtWork, DeviceInfo, GroupInfo, ProcessInfo, StackEntry, Wait, Waits
+from jaxnb.model.group import AtLine, DeviceInfo, GroupInfo, ProcessInfo, StackEntry, Waits
 from jaxnb.profile import card_stats
 from jaxnb.profile.statistics import DeviceStats
 from jaxnb.recovery.card import recovered_card
@@ -165,80 +165,67 @@ def test_status_tells_the_cell_that_runs():
     assert "busy · 4 cells run, last [7] · [8] is running" in text
 
 
-def test_where_all_wait_is_shown_now_and_afterwards() -> None:
-    place = StackEntry("<cell 7>", 3, "<module>", "y = f(x)", 7)
+LINE = StackEntry("<cell 7>", 3, "<module>", "y = f(x)", 7)
+
+
+def test_where_processes_are_is_shown_with_who_waits_for_whom_and_goes_away() -> None:
+    sleeps = StackEntry("<cell 7>", 5, "<module>", "time.sleep(1000)", 7)
     waits = Waits(
-        (Wait((0, 2), place, "4: jit(f) f32[8] -> f32[]"), Wait((1,), None, "")), 12.3, "P."
+        (
+            AtLine((0, 1, 3), LINE, 4.2, waits=True, late=(2,), last_dispatch="4: jit(f) f32[8]"),
+            AtLine((2,), sleeps, 5.1),
+        ),
+        12.3,
     )
-    now, then = (
-        card_waits.waits_card(waits),
-        card_waits.waits_card(replace(waits, has_ended=True)),
+    card = card_waits.waits_card(waits)
+    assert card.text == (
+        "Processes 0-1,3 have waited for process 2 at line 3: `y = f(x)` for 4 s; process 2 has "
+        "been at line 5: `time.sleep(1000)` for 5 s. This may be normal; Interrupt ends the cell "
+        "(a second one by force), and variables are kept."
     )
+    words = ("Processes 0-1,3 wait<", "12 s", "jit(f)", "wait for process 2, 4 s", "Interrupt ends")
+    for each in words:
+        assert each in card.html
+    gone = card_waits.waits_card(replace(waits, has_ended=True))
+    assert (gone.html, gone.text) == ("", "")
+    failed = card_waits.waits_card(replace(waits, has_failed=True, left="process 4 has finished"))
+    assert "may be normal" not in failed.text + failed.html
+    assert "Process 4 has finished. Interrupt ends" in failed.text
+
+
+def test_processes_at_one_line_are_a_line() -> None:
+    waits = Waits((AtLine((0, 1, 2, 3), LINE, 4.2),), 12.3, dispatches=20_000)
+    assert card_waits.waits_card(waits).text == "4 processes at line 3 · 12 s · 20 000 dispatches"
+
+
+def test_what_is_wrong_is_shown_now_and_afterwards() -> None:
+    waits = Waits((AtLine((0, 2), LINE, 12.3), AtLine((1,), None, 12.3)), 12.3, "P.", "missing")
+    now = card_waits.waits_card(waits)
+    then = card_waits.waits_card(replace(waits, has_ended=True))
     assert now.text == (
-        "All processes have waited for 12 s and used no processor: processes 0,2 at line 3: "
-        "`y = f(x)`; process 1 outside the cell's lines. P. Interrupt ends the cell. If that "
-        "does not reach those that wait, a second one does: new processes take over the variables."
+        "Processes 0,2 have been at line 3: `y = f(x)` for 12 s; process 1 has been outside the "
+        "cell's lines for 12 s. P. Interrupt ends the cell (a second one by force), and variables "
+        "are kept."
     )
-    for words in ("All processes wait<", "12 s", "jit(f)", "processes 0,2", "Interrupt ends"):
-        assert words in now.html
-    assert "All processes waited<" in then.html
+    assert then.text.endswith("process 1 had been outside the cell's lines for 12 s. P.")
     assert "Interrupt" not in then.html + then.text
-    assert "125 s" not in card_waits.waits_card(replace(waits, seconds=125.0)).text
 
 
-def test_who_does_not_answer_is_shown_beside_who_waits() -> None:
-    place = StackEntry("<cell 7>", 3, "<module>", "y = f(x)", 7)
-    waits = Waits((Wait((0,), place, ""),), 12.3, "", (1, 2))
-    now, then = (
-        card_waits.waits_card(waits),
-        card_waits.waits_card(replace(waits, has_ended=True)),
-    )
+def test_who_does_not_answer_is_shown_beside_the_others() -> None:
+    waits = Waits((AtLine((0,), LINE, 12.3),), 12.3, silent=(1, 2))
+    now = card_waits.waits_card(waits)
+    then = card_waits.waits_card(replace(waits, has_ended=True))
     assert now.text == (
-        "Process 0 has waited for 12 s and used no processor: process 0 at line 3: `y = f(x)`. "
-        "Processes 1-2 have not answered for 12 s: they are stopped, or C code in them keeps "
-        "Python from running, which may end. Interrupt says how to go on without them."
+        "Process 0 has been at line 3: `y = f(x)` for 12 s. Processes 1-2 have not answered for "
+        "12 s: they are stopped, or C code in them keeps Python from running, which may end. "
+        "Interrupt says how to go on without them."
     )
-    assert "Process 0 waits<" in now.html
+    assert "No answer yet<" in now.html
     assert "Processes 1-2 have not answered for 12 s" in now.html
-    assert "Interrupt ends" not in now.html + now.text
-    assert "Process 0 waited<" in then.html
     assert "Processes 1-2 had not answered for 12 s." in then.html
-    alone = card_waits.waits_card(Waits((), 12.3, "", (0,)))
-    assert "No answer yet<" in alone.html
-    assert "no processor" not in alone.html + alone.text
+    alone = card_waits.waits_card(Waits((), 12.3, silent=(0,)))
     assert alone.text.startswith("Process 0 has not answered for 12 s: it is stopped, or")
     assert alone.text.endswith("Interrupt says how to go on without it.")
-
-
-def test_who_waits_while_others_have_left_is_named() -> None:
-    waits = Waits((Wait((1, 2), None, ""),), 12.3, "", is_all=False)
-    card = card_waits.waits_card(waits)
-    assert "Processes 1-2 wait<" in card.html
-    assert card.text.startswith("Processes 1-2 have waited for 12 s")
-
-
-def test_who_waits_for_whom_is_shown_as_facts_and_goes_away() -> None:
-    sleeps = StackEntry("<cell 7>", 3, "<module>", "time.sleep(1000)", 7)
-    waits = StackEntry("<cell 7>", 5, "<module>", "float(loss)", 7)
-    found = Waits(
-        (Wait((0, 1, 3), waits, ""),),
-        4.2,
-        "",
-        is_all=False,
-        at_work=(AtWork((2,), sleeps, "asleep", 5.1),),
-    )
-    card = card_waits.waits_card(found)
-    assert card.text == (
-        "Process 2 has been at line 3: `time.sleep(1000)` for 5 s, asleep. Waiting for it for 4 s: "
-        "processes 0-1,3 at line 5: `float(loss)`. This may be normal; Interrupt ends the "
-        "cell (a second one by force), and variables are kept."
-    )
-    assert "Processes 0-1,3 wait for process 2<" in card.html
-    assert "asleep for 5 s" in card.html
-    gone = card_waits.waits_card(replace(found, has_ended=True))
-    assert (gone.html, gone.text) == ("", "")
-    failed = card_waits.waits_card(replace(found, has_failed=True))
-    assert "may be normal" not in failed.text + failed.html
 
 
 def test_nothing_from_a_process_becomes_markup():
@@ -249,7 +236,6 @@ def test_nothing_from_a_process_becomes_markup():
     lost = Lost(EVIL, EVIL, (1,), EVIL)
     recovered = Recovered((1,), (EVIL,), (lost,), 0.1, 4, (EVIL,), {0: EVIL}, (2,), (EVIL,))
     evil_line = StackEntry(EVIL, 1, EVIL, EVIL, 1)
-    asleep = AtWork((1,), None, "asleep", 1.0)
     made = [
         recovered_card(group(), recovered),
         card_group.start_card(group(text=EVIL)),
@@ -257,9 +243,16 @@ def test_nothing_from_a_process_becomes_markup():
         card_group.start_card(group(9, text=EVIL)),
         card_group.progress_card(EVIL, EVIL, 1.0),
         card_stats.stats_card([stats]),
-        card_waits.waits_card(Waits((Wait((0,), evil_line, EVIL),), 1.0, EVIL)),
-        card_waits.waits_card(Waits((), 1.0, "", at_work=(AtWork((0,), evil_line, EVIL, 1.0),))),
-        card_waits.waits_card(Waits((Wait((0,), evil_line, ""),), 1.0, "", at_work=(asleep,))),
+        card_waits.waits_card(
+            Waits(
+                (AtLine((0,), evil_line, 1.0, doing=EVIL, last_dispatch=EVIL),),
+                1.0,
+                EVIL,
+                stopped=EVIL,
+                silent=(1,),
+                left=EVIL,
+            )
+        ),
         card_error.error_card(cell([None, None], errors={0: error})),
         card_cell.cell_card(cell([value(EVIL, b"1")] * 2)),
         card_cell.cell_card(cell([value(EVIL, b"1"), value(EVIL, b"2"), None])),

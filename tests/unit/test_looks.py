@@ -33,7 +33,6 @@ def others_may_look() -> bool:
         (LiveArrays().update, jax, "live_arrays"),
         (process_main_thread.calls, sys, "_current_frames"),
         (process_main_thread.innermost_file, sys, "_current_frames"),
-        (process_main_thread.entries_of_others, sys, "_current_frames"),
     ],
 )
 def test_one_looks_at_a_time(

@@ -1,22 +1,38 @@
-"""Since when processes stand where they stand, from looks at them."""
+"""What stacks tell of processes in a cell, and since when they are where they are."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from jaxnb.model.group import StackEntry, Whereabouts
-from jaxnb.session.standing_since import Standing
+import pytest
 
-LINE = StackEntry("<cell 7>", 5, "<module>", "float(f(x))", 7)
-ELSEWHERE = StackEntry("<cell 7>", 3, "<module>", "time.sleep(1000)", 7)
+from jaxnb.model.dispatches import Dispatch, Shapes
+from jaxnb.model.group import Compiling, StackEntry, Whereabouts
+from jaxnb.session.reasons import line_text
+from jaxnb.session.standing import (
+    Standing,
+    doing,
+    faults_text,
+    has_caught_interrupt,
+    is_in_jax,
+    waits,
+)
+
+CELL = StackEntry("<cell 7>", 3, "<module>", "y = f(x)", 7)
+IN_JAX = StackEntry("/v/site-packages/jax/_src/array.py", 9, "ArrayImpl._value", "", None)
+MULTIHOST = StackEntry("/v/site-packages/jax/experimental/multihost_utils.py", 9, "f", "", None)
+QUEUE = StackEntry("/usr/lib/python3/queue.py", 171, "Queue.get", "self.not_empty.wait()", None)
+SHELL = StackEntry("/v/IPython/core/interactiveshell.py", 1, "run_code", "", None)
+ASKS = StackEntry("/v/jaxnb/lockstep/process_connection.py", 9, "Line.ask", "", None)
+TOLD = StackEntry("/v/jaxnb/wire/process_together.py", 9, "told", "", None)
+QUESTION = StackEntry("/x/jaxnb/debugging/process_questions.py", 80, "Questions.ask", "", None)
+DISPATCH = Dispatch(
+    4, "jit(f)", 1, Shapes(("f32[8]",), 1), Shapes(("f32[]",), 1), (0, 1, 2), 3, 0.1
+)
 
 
-def stuck(index: int, cpu: float = 1.0) -> Whereabouts:
-    return Whereabouts(index, (LINE,), "futex", cpu, None)
-
-
-def asleep(index: int) -> Whereabouts:
-    return Whereabouts(index, (ELSEWHERE,), "sleep", 1.0, None)
+def at(*stack: StackEntry, index: int = 0) -> Whereabouts:
+    return Whereabouts(index, (SHELL, *stack))
 
 
 def seen(*looks: list[Whereabouts], asked: tuple[int, ...] = (0, 1, 2)) -> Standing:
@@ -27,74 +43,107 @@ def seen(*looks: list[Whereabouts], asked: tuple[int, ...] = (0, 1, 2)) -> Stand
     return found
 
 
-def test_who_waits_for_the_user_does_not_wait_for_others() -> None:
-    asks = StackEntry("/x/jaxnb/debugging/process_questions.py", 80, "Questions.ask", "", None)
-    loop = StackEntry("/usr/lib/python3/cmd.py", 134, "Cmd.cmdloop", "", None)
-    at_breakpoint = replace(stuck(0), stack=(LINE, loop, asks))
-    at_input = replace(stuck(1), stack=(LINE, asks))
-    standing = seen([at_breakpoint, at_input], [at_breakpoint, at_input], asked=(0, 1))
-    assert [work.doing for work in standing.at_work()] == [
-        "at a breakpoint",
-        "waiting for an answer to its input()",
-    ]
+@pytest.mark.parametrize("stack", [(CELL,), (CELL, IN_JAX), (CELL, MULTIHOST), (IN_JAX,)])
+def test_a_cells_line_and_jax_may_wait_in_cpp(stack: tuple[StackEntry, ...]) -> None:
+    assert is_in_jax(at(*stack))
+    assert not waits(at(*stack))
 
 
-def test_who_waits_for_a_thread_of_its_own_is_told_so() -> None:
+def test_other_python_code_does_not() -> None:
+    for where in at(CELL, QUEUE), at(CELL, IN_JAX, QUEUE), at(), Whereabouts(0, ()):
+        assert not is_in_jax(where)
+
+
+@pytest.mark.parametrize("entry", [ASKS, TOLD])
+def test_who_asks_others_waits(entry: StackEntry) -> None:
+    for where in at(CELL, entry), at(entry, QUEUE):
+        assert waits(where)
+        assert not is_in_jax(where)
+
+
+def test_what_a_stack_tells() -> None:
     turn = StackEntry("/x/jaxnb/lockstep/process_turns.py", 40, "Turns.begin", "", None)
-    lock = StackEntry("/usr/lib/python3/threading.py", 355, "Condition.wait", "", None)
-    waits = replace(stuck(0), stack=(LINE, turn, lock))
-    (work,) = seen([waits], [waits], asked=(0,)).at_work()
-    assert work.doing == "waiting until another of its threads has dispatched"
-
-
-def test_all_wait_since_the_last_of_them_does() -> None:
-    standing = seen(
-        [stuck(0), stuck(1), asleep(2)],
-        [stuck(0), stuck(1), stuck(2)],
-        [stuck(0), stuck(1), stuck(2)],
-    )
-    assert [standing.still_seconds(i) for i in range(3)] == [2, 2, 1]
-    assert standing.all_still_seconds() == 1
-    assert standing.at_work() == ()
-
-
-def test_who_works_is_told_with_what_it_does() -> None:
-    standing = seen(*[[stuck(0), stuck(1), asleep(2)]] * 4)
-    assert standing.all_still_seconds() == 0
-    assert standing.waiters(3) == [0, 1]
-    (work,) = standing.at_work()
-    assert (work.processes, work.place, work.doing, work.seconds) == ((2,), ELSEWHERE, "asleep", 3)
-
-
-def test_what_is_seen_of_work() -> None:
+    loop = StackEntry("/usr/lib/python3/cmd.py", 134, "Cmd.cmdloop", "", None)
     inner = StackEntry("/jax/_src/compiler.py", 9, "backend_compile", "", None)
-    computes = [Whereabouts(0, (LINE,), "", cpu, None) for cpu in (1.0, 1.9)]
-    compiles = replace(computes[0], process_index=1, stack=(LINE, inner))
-    in_c = Whereabouts(2, (LINE, StackEntry("/u/lib.py", 3, "call", "", None)), "futex", 1.0, None)
-    standing = seen([computes[0], compiles, in_c], [computes[1], compiles, in_c])
-    assert [each.doing for each in standing.at_work()] == [
-        "computing",
+    compiles = replace(at(CELL), compiling=Compiling("jit(f)"))
+    awaits = replace(at(CELL), compiling=Compiling("jit(f)", 2))
+    assert [doing(each) for each in (at(CELL), at(CELL, inner), compiles, awaits)] == [
+        "",
         "compiling",
-        "waiting in C code",
+        "compiling `jit(f)`",
+        "for process 2 to compile `jit(f)`",
     ]
+    assert waits(awaits)
+    assert doing(at(CELL, loop, QUESTION)) == "at a breakpoint"
+    assert doing(at(CELL, QUESTION)) == "waiting for an answer to its input()"
+    assert doing(at(CELL, turn)) == "waiting until another of its threads has dispatched"
 
 
-def test_who_computes_does_not_stand() -> None:
-    standing = seen([stuck(0)], [stuck(0, cpu=1.5)], asked=(0,))
-    assert standing.still_seconds(0) == 0
-    assert standing.all_still_seconds() == 0
+def test_who_is_at_one_line_is_shown_together() -> None:
+    in_it = replace(at(CELL), last_dispatch=DISPATCH)
+    who = [replace(in_it, process_index=i) for i in (0, 2)]
+    look = [*who, at(CELL, ASKS, index=1), at(index=3)]
+    together, asks, elsewhere = seen(look, look).places({1: (3,), 0: (3,)})
+    assert (together.processes, together.place, together.seconds) == ((0, 2), CELL, 1)
+    assert (together.waits, together.late) == (False, ())
+    assert together.last_dispatch == "4: jit(f) f32[8] -> f32[]"
+    assert (asks.processes, asks.waits, asks.late, asks.last_dispatch) == ((1,), True, (3,), "")
+    assert (elsewhere.processes, elsewhere.place) == ((3,), None)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        at(replace(CELL, line=4)),
+        at(CELL, ASKS),
+        replace(at(CELL), last_dispatch=DISPATCH),
+    ],
+)
+def test_who_went_on_is_there_since_then(other: Whereabouts) -> None:
+    for looks in ([at(CELL)], [other], [other]), ([other], [at(CELL)], [at(CELL, QUEUE)]):
+        assert seen(*looks, asked=(0,)).all_seconds() == 1
+
+
+def test_who_waits_for_long() -> None:
+    looks = [[at(CELL, ASKS), at(CELL, index=1), at(CELL, QUEUE, index=2)]] * 4
+    standing = seen(*looks)
+    assert standing.stuck(3, in_jax=False) == [0]
+    assert standing.stuck(3, in_jax=True) == [0, 1]
+    assert standing.stuck(4, in_jax=True) == []
 
 
 def test_the_silent_count_from_when_they_fell_silent() -> None:
-    standing = seen([stuck(0), stuck(1), stuck(2)], [stuck(0), stuck(1)], [stuck(0), stuck(1)])
-    assert standing.silent == {2}
-    assert standing.all_still_seconds() == 1
+    both = [at(CELL), at(CELL, index=1)]
+    standing = seen([*both, at(CELL, index=2)], both, both)
+    assert (standing.silent, standing.silent_seconds()) == ({2}, 1)
+    assert standing.all_seconds() == 1
     nobody = seen([], [], [])
-    assert (nobody.silent, nobody.all_still_seconds()) == ({0, 1, 2}, 2)
+    assert (nobody.silent, nobody.silent_seconds(), nobody.all_seconds()) == ({0, 1, 2}, 2, 2)
 
 
-def test_who_waits_while_other_threads_compute_is_seen() -> None:
-    standing = seen(*[[stuck(0, cpu=1.0 + i), asleep(1)] for i in range(4)], asked=(0, 1))
-    assert standing.waiters(3) == [0]
-    assert [each.processes for each in standing.at_work()] == [(1,)]
-    assert standing.all_still_seconds() == 0
+def test_the_line_is_the_innermost_of_a_cell() -> None:
+    assert line_text(at(CELL, IN_JAX)) == "at line 3: `y = f(x)`"
+    inner = StackEntry("<cell 5>", 12, "step", "return g(x)", 5)
+    assert line_text(at(CELL, inner, IN_JAX)) == "at line 12: `return g(x)`"
+    assert line_text(at(replace(CELL, source=""))) == "at line 3"
+    assert line_text(at(QUEUE)) == ""
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"), [(at(CELL), True), (at(CELL, QUEUE), True), (at(), False)]
+)
+def test_who_goes_on_in_the_cell_has_caught_the_interrupt(
+    where: Whereabouts, expected: bool
+) -> None:
+    assert not has_caught_interrupt(where, 0.0)
+    interrupted = replace(where, interrupted_seconds=0.5)
+    assert has_caught_interrupt(interrupted, 0.5) is expected
+    assert not has_caught_interrupt(interrupted, 0.6)
+
+
+def test_a_sentinel_that_fails_is_told() -> None:
+    faulty = Whereabouts(1, (), fault="ValueError: broken")
+    standing = seen([at(CELL), faulty], asked=(0, 1))
+    assert [each.processes for each in standing.places({})] == [(0,)]
+    told = "The position of process 1 is unknown: its sentinel failed (ValueError: broken)."
+    assert faults_text(standing.found) == told

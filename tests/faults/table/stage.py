@@ -19,7 +19,7 @@ from jaxnb.cells.sinks import NoSink
 from jaxnb.model.group import Whereabouts
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
-from jaxnb.session.standing_since import waits_for_others
+from jaxnb.session.standing import is_in_jax, waits
 from jaxnb_fixtures import until
 
 LOOKS = 5
@@ -98,7 +98,8 @@ class Stage:
         seen: list[dict[int, tuple[object, ...]]] = []
 
         def wait(where: Whereabouts) -> bool:
-            return waits_for_others(where) and (has_compiled or where.last_dispatch is not None)
+            is_there = waits(where) or is_in_jax(where)
+            return is_there and (has_compiled or where.last_dispatch is not None)
 
         def stay() -> bool:
             found = self.session.where(self.others)
@@ -123,8 +124,8 @@ class Stage:
             if kind == "subprocess":
                 return innermost.file.endswith("subprocess.py") and "wait" in innermost.function
             if kind == "lock":  # in the cell's own line
-                return innermost.cell is not None and where.sleeps_in == "futex"
-            return waits_for_others(where)
+                return innermost.cell is not None and "acquire" in innermost.source
+            return waits(where) or is_in_jax(where)
 
         self.until_all([self.which], is_in_it)
 
