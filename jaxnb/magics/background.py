@@ -7,15 +7,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from IPython import get_ipython
-from IPython.display import display
-
 from jaxnb.cells.card_waits import BACKGROUND_INTERRUPT
 from jaxnb.cells.merge_output import LineLimiter, MergedLine
 from jaxnb.cells.result import CellResult
 from jaxnb.display.card import NOTHING, Card, stacked
 from jaxnb.errors import CellError, JaxnbError, UsageError
 from jaxnb.labels import Outputs
+from jaxnb.magics.place import Place
 from jaxnb.magics.sinks import DisplayIds, Sink, is_notebook
 from jaxnb.model.cells import RichOutput
 from jaxnb.model.group import Waits
@@ -25,10 +23,6 @@ if TYPE_CHECKING:
 
 LINES_SHOWN = 200
 """How many of the last lines of its output the card of a background cell shows."""
-
-CARD_SECONDS = 0.2
-"""Shortest time between two showings of a card whose lines change. What comes too soon is in the
-next; the last is shown when the cell ends."""
 
 
 class CardView:
@@ -54,11 +48,9 @@ class CardView:
         self._limiter = LineLimiter(head=0, tail=LINES_SHOWN, holder=holder)
         self._columns = card_value.DisplayColumns()
         self._first = 0
-        self._shown_at = time.monotonic()
-        self._is_behind = False
         self._waits = NOTHING
-        self._publisher = get_ipython().display_pub
-        self._handle = display(self._card(), display_id=True)
+        self._place = Place()
+        self._place.show(self._card())
 
     def begin(self, processes: tuple[int, ...]) -> None:
         """Takes which processes run the cell."""
@@ -67,8 +59,7 @@ class CardView:
     def lines(self, lines: list[MergedLine]) -> None:
         """Shows the last lines, and counts those before."""
         self._limiter.feed(lines)
-        self._is_behind = True
-        self.tick()
+        self._place.offer(self._card)
 
     def replace_lines(self, lines: list[MergedLine]) -> None:
         """Shows the last of these instead."""
@@ -80,11 +71,7 @@ class CardView:
 
     def tick(self) -> None:
         """Shows lines that came too soon after others; called a few times a second."""
-        now = time.monotonic()
-        if self._is_behind and now - self._shown_at >= CARD_SECONDS:
-            self._shown_at = now
-            self._is_behind = False
-            self._update(self._card())
+        self._place.tick()
 
     def notice(self, text: str) -> None:
         """Shows a sentence of jaxnb's own."""
@@ -96,12 +83,12 @@ class CardView:
         from jaxnb.cells import card_waits
 
         self._waits = card_waits.waits_card(waits, self.interrupt_by)
-        self._update(self._card())
+        self._place.show(self._card())
 
     def display(self, process_index: int, output: RichOutput) -> None:
         """Shows a rich output."""
         self._columns.add(process_index, output)
-        self._update(self._card())
+        self._place.show(self._card())
 
     def clear(self, process_index: int, wait: bool) -> None:
         """Forgets what a process displayed."""
@@ -109,13 +96,7 @@ class CardView:
 
     def end(self, result: CellResult | None, trouble: str | None) -> None:
         """Shows how the cell ended."""
-        self._update(self._card(result, trouble))
-
-    def _update(self, card: Card) -> None:
-        # Not by `display`: beside a `%%capture` it would go there.
-        data, metadata = get_ipython().display_formatter.format(card)
-        transient = {"display_id": self._handle.display_id}
-        self._publisher.publish(data, metadata, transient=transient, update=True)
+        self._place.show(self._card(result, trouble))
 
     def _card(self, result: CellResult | None = None, trouble: str | None = None) -> Card:
         from jaxnb.cells import card_error, card_value

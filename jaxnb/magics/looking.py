@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,6 +16,7 @@ from jaxnb.errors import JaxnbError
 from jaxnb.labels import plural
 from jaxnb.magics import arguments
 from jaxnb.magics.base import SessionMagics
+from jaxnb.magics.place import Place
 from jaxnb.magics.sinks import is_notebook
 
 if TYPE_CHECKING:
@@ -139,20 +139,6 @@ class LivePanel:
         return ""
 
 
-def place_in(shell: Any) -> Callable[[Card], None]:
-    """Returns what shows cards in one place below the running cell, from any thread."""
-    # `%%capture` puts another publisher in the place of this one for a while.
-    publish, place = shell.display_pub.publish, {"display_id": uuid.uuid4().hex}
-    shown = False
-
-    def show(card: Card) -> None:
-        nonlocal shown
-        update, shown = shown, True
-        publish(card._repr_mimebundle_(), transient=place, update=update)
-
-    return show
-
-
 def parser_of_line() -> arguments.MagicParser:
     """Returns the parser of ``%spmd_stats``."""
     parser = arguments.MagicParser("%spmd_stats", "Shows memory and load by device.")
@@ -186,7 +172,7 @@ class StatsMagics(SessionMagics):
         if asked.live and is_notebook(self.shell):
             if self._panel is not None:
                 self._panel.stop("Goes on where `%spmd_stats --live` was typed again.")
-            self._panel = LivePanel(session, place_in(self.shell))
+            self._panel = LivePanel(session, Place().show)
             return
         display(card_stats.stats_card(session.stats(), ONE_LOOK if asked.live else ""))
 

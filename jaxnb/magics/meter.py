@@ -6,31 +6,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from IPython.display import DisplayHandle, display
+from IPython.display import display
 
-from jaxnb.display.card import NOTHING, Card
-from jaxnb.magics.sinks import LIVE_SECONDS, is_notebook
+from jaxnb.display.card import Card
+from jaxnb.magics.place import LIVE_SECONDS, Place
+from jaxnb.magics.sinks import is_notebook
 
 if TYPE_CHECKING:
     from jaxnb.arrays.moving import Ticker
 
 QUIET_SECONDS = 1.0
 """Transfers that are over sooner show nothing."""
-
-
-class Place(Protocol):
-    """Where a bar is shown."""
-
-    def show(self, card: Card) -> None:
-        """Shows the bar, in the place of the one before."""
-
-    def clear(self) -> None:
-        """Takes the bar away, if one is shown."""
-
-    def finish(self, card: Card) -> None:
-        """Shows the last card, in the place of the bar if there was one."""
 
 
 class TransferMeter:
@@ -40,7 +28,7 @@ class TransferMeter:
     taken away.
 
     Args:
-        place: Where bars are shown.
+        place: Where bars are shown: a notebook's output, or a terminal's current line.
         clock: Returns the time in seconds.
 
     Attributes:
@@ -49,7 +37,9 @@ class TransferMeter:
             cell to end, preparing the data.
     """
 
-    def __init__(self, place: Place, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, place: Place | TerminalPlace, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._place = place
         self._clock = clock
         self.moved_bytes = 0
@@ -88,40 +78,6 @@ class TransferMeter:
         self._place.finish(card)
 
 
-class NotebookPlace:
-    """An output that is updated in place: one for each cell, however much it moves.
-
-    Args:
-        cell: Returns what tells the running cell from others.
-    """
-
-    def __init__(self, cell: Callable[[], object]) -> None:
-        self._cell = cell
-        self._handle: DisplayHandle | None = None
-        self._shown_in: object = None
-        self._is_shown = False
-
-    def show(self, card: Card) -> None:
-        """Shows the bar, in the place of the one before."""
-        self._is_shown = True
-        if self._handle is None or self._shown_in != self._cell():
-            self._shown_in = self._cell()
-            self._handle = display(card, display_id=True)
-        else:
-            self._handle.update(card)
-
-    def clear(self) -> None:
-        """Takes the bar away, if one is shown."""
-        if self._is_shown:
-            self.show(NOTHING)
-            self._is_shown = False
-
-    def finish(self, card: Card) -> None:
-        """Shows the last card, in the place of the bar if there was one."""
-        self.show(card)
-        self._is_shown, self._handle = False, None
-
-
 class TerminalPlace:
     """The current line of a terminal."""
 
@@ -151,5 +107,5 @@ class TerminalPlace:
 def meter_for(shell: Any) -> TransferMeter:
     """Returns what shows the progress of transfers in a shell."""
     if is_notebook(shell):
-        return TransferMeter(NotebookPlace(lambda: shell.displayhook.prompt_count))
+        return TransferMeter(Place(lambda: shell.displayhook.prompt_count))
     return TransferMeter(TerminalPlace())

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from IPython.display import DisplayHandle, clear_output, display, publish_display_data
+from IPython.display import clear_output, display, publish_display_data
 
 from jaxnb.cells.merge_bars import bars_as_one, is_bar
 from jaxnb.cells.merge_output import LineLimiter, MergedLine
@@ -18,11 +18,9 @@ from jaxnb.cells.sinks import SaysWaits
 from jaxnb.display.blocks import Facts, Fold, Note
 from jaxnb.display.card import Card, card_of
 from jaxnb.labels import Outputs, plural
+from jaxnb.magics.place import Place
 from jaxnb.model.cells import RichOutput
 from jaxnb.model.group import Waits
-
-LIVE_SECONDS = 0.2
-"""Shortest time between two showings of lines that are being rewritten."""
 
 LIVE_LINES = 200
 """How many lines that are being rewritten are shown, the lowest ones."""
@@ -175,10 +173,7 @@ class NotebookSink(Sink):
         self._own_lines = 0  # of the first process
         self._between: list[tuple[int, str | int]] = []  # after so many: a notice, or which display
         self._last_waits: Waits | None = None
-        self._handle: DisplayHandle | None = None
-        self._waits: DisplayHandle | None = None
-        self._shown_at = 0.0
-        self._live: list[MergedLine] | None = None  # to be shown
+        self._live, self._waits = Place(), Place()
         self._cleared_by_next = False
 
     def lines(self, lines: list[MergedLine]) -> None:
@@ -196,7 +191,7 @@ class NotebookSink(Sink):
         if not self._is_whole:
             return
         clear_output(wait=True)
-        self._handle = None
+        self._live.leave()
         between, own, ready = deque(self._between), 0, list[MergedLine]()
         for line in lines:
             is_own = self._first in line.processes
@@ -210,7 +205,7 @@ class NotebookSink(Sink):
         for _, each in between:
             self._show_between(each)
         if self._last_waits is not None:
-            self._waits = None
+            self._waits.leave()
             self.waits(self._last_waits)
 
     def _is_red(self, line: MergedLine) -> bool:
@@ -261,49 +256,39 @@ class NotebookSink(Sink):
         if not self._cleared_by_next:
             return
         self._cleared_by_next = False
-        self._handle = self._waits = None
+        self._live.leave()
+        self._waits.leave()
         self._limiter = LineLimiter(holder=self._holder)
         clear_output(wait=wait)
 
     def live(self, lines: list[MergedLine]) -> None:
         """Shows progress bars and unfinished lines, a few times a second at most."""
-        self._live = lines
-        self.tick()
+        from jaxnb.cells import card_error
+
+        if not lines:
+            self._live.clear()
+            return
+        self._clear_if_asked()
+        shown = lines[-LIVE_LINES:]
+        self._live.offer(lambda: card_error.live_card([self._limiter.cut(line) for line in shown]))
 
     def tick(self) -> None:
         """Shows lines that came too soon after others."""
-        from jaxnb.cells import card_error
-
-        now, lines = time.monotonic(), self._live
-        if lines is None or (lines and now - self._shown_at < LIVE_SECONDS):
-            return
-        self._shown_at, self._live = now, None
-        lines = [self._limiter.cut(line) for line in lines[-LIVE_LINES:]]
-        if self._handle is None:
-            if not lines:
-                return
-            self._clear_if_asked()
-            self._handle = display(card_error.live_card(lines), display_id=True)
-        else:
-            self._handle.update(card_error.live_card(lines))
+        self._live.tick()
 
     def waits(self, waits: Waits) -> None:
         """Shows where processes wait, in a place of its own."""
         from jaxnb.cells import card_waits
 
         self._last_waits = waits
-        if self._waits is None:
-            self._waits = display(card_waits.waits_card(waits), display_id=True)
-        else:
-            self._waits.update(card_waits.waits_card(waits))
+        self._waits.show(card_waits.waits_card(waits))
         if waits.has_ended and not waits.is_neutral:
-            self._waits = None  # who waits again does so below
+            self._waits.leave()  # who waits again does so below
 
     def __exit__(self, *details: object) -> None:
         from jaxnb.cells import card_error
 
-        if self._handle is not None:
-            self._handle.update(card_error.live_card([]))
+        self._live.clear()
         if self._folds and (lines := self._limiter.finish()):
             title = f"{plural(len(lines), 'line')} of output"
             display(card_of(Fold(Facts([title]), [card_error.output_block(lines)])))
@@ -361,8 +346,7 @@ class ProgressDisplay:
     """Shows the stages of a start in one place, which the final card then takes."""
 
     def __init__(self, shell: Any) -> None:
-        self._updates = is_notebook(shell)
-        self._handle: DisplayHandle | None = None
+        self._place = Place() if is_notebook(shell) else None
         self._started = time.perf_counter()
 
     def __enter__(self) -> ProgressDisplay:
@@ -371,22 +355,22 @@ class ProgressDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None
     ) -> None:
-        if kind is not None and self._handle is not None:
-            self._handle.update(Card("", ""))
+        if kind is not None and self._place is not None:
+            self._place.clear()
 
     def __call__(self, stage: str, detail: str) -> None:
         """Shows a stage."""
         from jaxnb.launch import card_group
 
-        if not self._updates:
+        if self._place is None:
             print(f"jaxnb: {stage} {detail}", file=sys.stderr, flush=True)
             return
         seconds = time.perf_counter() - self._started
-        self.show(card_group.progress_card(stage, detail, seconds))
+        self._place.show(card_group.progress_card(stage, detail, seconds))
 
     def show(self, card: Card) -> None:
         """Shows a card in the place of the progress."""
-        if self._handle is None or not self._updates:
-            self._handle = display(card, display_id=True)
+        if self._place is None:
+            display(card)
         else:
-            self._handle.update(card)
+            self._place.show(card)

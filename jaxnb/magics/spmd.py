@@ -18,7 +18,8 @@ from jaxnb.magics import arguments
 from jaxnb.magics.auto import AUTORELOAD, is_auto
 from jaxnb.magics.background import BackgroundCell
 from jaxnb.magics.base import SessionMagics, plain_interrupt
-from jaxnb.magics.meter import NotebookPlace, meter_for
+from jaxnb.magics.meter import meter_for
+from jaxnb.magics.place import Place
 from jaxnb.magics.sinks import DisplayIds, ProgressDisplay, Sink, is_notebook, notice_card, sink_for
 from jaxnb.model.cells import RichOutput
 from jaxnb.options import StartOptions
@@ -78,7 +79,7 @@ class SpmdMagics(SessionMagics):
             self.session = Session(StartOptions(**fields), progress)
             self.session.meter = self.meter
             if is_notebook(self.shell):
-                place = NotebookPlace(lambda: self.shell.displayhook.prompt_count)
+                place = Place(lambda: self.shell.displayhook.prompt_count)
                 self.session.show_waits_by(
                     lambda text: place.show(notice_card(text)) if text else place.clear()
                 )

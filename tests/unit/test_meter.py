@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from jaxnb.arrays import card_transfer
 from jaxnb.display.card import Card
-from jaxnb.magics.meter import NotebookPlace, TerminalPlace, TransferMeter
+from jaxnb.magics.meter import TerminalPlace, TransferMeter
+from jaxnb.magics.place import Place
 
 MIB = 1 << 20
 
@@ -127,19 +129,17 @@ def test_a_terminals_line_is_blanked(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_cell_has_one_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    outputs: list[list[str]] = []
+    outputs: dict[str, list[str]] = {}
 
-    class Handle:
-        def __init__(self, card: Card) -> None:
-            self.texts = [card.text]
-            outputs.append(self.texts)
+    def publish(data: dict[str, str], transient: dict[str, str], update: bool) -> None:
+        known = outputs.setdefault(transient["display_id"], [])
+        assert bool(known) is update
+        known.append(data["text/plain"])
 
-        def update(self, card: Card) -> None:
-            self.texts.append(card.text)
-
-    monkeypatch.setattr("jaxnb.magics.meter.display", lambda card, display_id: Handle(card))
+    shell = SimpleNamespace(display_pub=SimpleNamespace(publish=publish))
+    monkeypatch.setattr("jaxnb.magics.place.get_ipython", lambda: shell)
     cell = 1
-    place = NotebookPlace(lambda: cell)
+    place = Place(lambda: cell)
     place.clear()
     for text in ("one", "two"):
         place.show(Card("", text))
@@ -149,7 +149,7 @@ def test_a_cell_has_one_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     place.clear()
     place.finish(Card("", "card"))
     place.finish(Card("", "another"))
-    assert outputs == [["one", "", "two", ""], ["three", "", "card"], ["another"]]
+    assert [*outputs.values()] == [["one", "", "two", ""], ["three", "", "card"], ["another"]]
 
 
 @pytest.mark.parametrize(

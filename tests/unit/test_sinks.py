@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from jaxnb.cells.merge_output import MergedLine
-from jaxnb.display.card import Card
-from jaxnb.magics import sinks
+from jaxnb.magics import place, sinks
 
 
 def test_lines_that_came_too_soon_after_others_are_shown_a_little_later(
@@ -16,18 +15,18 @@ def test_lines_that_came_too_soon_after_others_are_shown_a_little_later(
 ) -> None:
     now, shown = [10.0], list[str]()
 
-    def display(card: Card, **_: object) -> SimpleNamespace:
-        shown.append(card.text)
-        return SimpleNamespace(update=display)
+    def publish(data: dict[str, str], **_: object) -> None:
+        shown.append(data["text/plain"])
 
-    monkeypatch.setattr(sinks, "display", display)
-    monkeypatch.setattr(sinks, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    shell = SimpleNamespace(display_pub=SimpleNamespace(publish=publish))
+    monkeypatch.setattr(place, "get_ipython", lambda: shell)
+    monkeypatch.setattr(place, "time", SimpleNamespace(monotonic=lambda: now[0]))
     sink = sinks.NotebookSink()
     for count in (1, 2, 4):
         sink.live([MergedLine("stdout", frozenset(range(count)), "waiting")])
     sink.tick()
     assert shown == ["[0] waiting"]
-    now[0] += 2 * sinks.LIVE_SECONDS
+    now[0] += 2 * place.LIVE_SECONDS
     sink.tick()
     sink.tick()
     assert shown == ["[0] waiting", "[0-3] waiting"]
