@@ -256,7 +256,7 @@ def _process(
     held: Sequence[tuple[float, float]],
 ) -> ProcessTimeline:
     intervals = [Interval(_HELD, start, stop, "waiting") for start, stop in held]
-    starts, stops, sampled = [], [], []
+    starts, stops = [], []
     for each in told:
         activity = each.activity
         if activity is None:
@@ -275,19 +275,13 @@ def _process(
                 intervals.append(
                     Interval(_DISPATCHING, start + began, min(stop, start + ended), "dispatching")
                 )
-        if activity.sampled_from is not None:
-            sampled.append(start + activity.sampled_from)
     return ProcessTimeline(
         process_index=index,
         start=min(starts),
         stop=max(stops),
         spans=tuple(painted(intervals)),
-        sampled_from=min(sampled, default=None),
         dropped=sum(each.activity.dropped for each in told if each.activity is not None),
         ending=told[-1].ending,
-        sampling_fault=next(
-            (a.sampling_fault for each in told if (a := each.activity) and a.sampling_fault), ""
-        ),
     )
 
 

@@ -15,7 +15,7 @@ from jaxnb.arrays.process_held import Exposures
 from jaxnb.arrays.process_pushes import AmbientMesh, Pushes
 from jaxnb.arrays.process_replicas import Replicas
 from jaxnb.cells import process_main_thread, process_shell
-from jaxnb.cells.process_main_thread import Sampler, sleeps_in, stays_in, work
+from jaxnb.cells.process_main_thread import stays_in, work
 from jaxnb.cells.process_output import Paging
 from jaxnb.cells.process_runner import Runner
 from jaxnb.compat import ipykernel_requests
@@ -107,11 +107,6 @@ def chunks(process: ThisProcess, place: int, device: int) -> tuple[int, list[str
 def piece(process: ThisProcess, place: int, device: int, start: int, stop: int) -> bytes:
     """Returns bytes of a replica; none if it is gone. See :func:`chunks`."""
     return process.recorder.replicas.piece(place, device, start, stop)
-
-
-def watch(process: ThisProcess, request_id: str) -> bool:
-    """Looks at the main thread now and then, as long as that cell runs."""
-    return process.sampler.watch(request_id)
 
 
 MAX_FRAMES = 40
@@ -244,21 +239,20 @@ class Responder:
                 [MemoryOfCells(), times, AmbientMesh(), Pitfalls(), Rounds(), nans, *features]
             )
             hooks.begin()
-            shell, sampler = self._kernel.shell, Sampler(timekeeper, sleeps_in)
+            shell = self._kernel.shell
             runner = Runner(self._kernel, index, recorder, timekeeper)
             exposures = Exposures()
             self._process = this = ThisProcess(
                 index,
                 shell,
                 recorder,
-                sampler,
                 Statistics(shell),
                 exposures,
                 Pushes(index, exposures),
                 runner.large_value,
             )
             call = partial(process_sentinel.call, this)
-            self._sentinel = Sentinel(key, *where, index, call, sampler)
+            self._sentinel = Sentinel(key, *where, index, call)
             self._runner = runner
             if not identity.bare:
                 self._kernel.shell.push(process_bootstrap.namespace(), interactive=False)

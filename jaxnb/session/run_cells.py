@@ -18,7 +18,7 @@ from jaxnb.cells.sinks import OutputSink
 from jaxnb.debugging.asking import Asker
 from jaxnb.errors import JaxnbError, RecoveryInterrupted, UsageError
 from jaxnb.labels import Outputs
-from jaxnb.launch.deaths import Death, dead_processes
+from jaxnb.launch.deaths import Death
 from jaxnb.lockstep import settings
 from jaxnb.lockstep.messages import Apart
 from jaxnb.lockstep.provenance import unequal_names_text
@@ -43,12 +43,6 @@ COMPUTED_SECONDS = 3.0
 
 LOOK_SECONDS = 0.05
 """How often it is looked whether it has ended."""
-
-WATCH_AFTER_SECONDS = 0.05
-"""In a cell that runs for longer the processes look at their main threads now and then."""
-
-WATCH_SECONDS = 0.2
-"""The cell's output waits so long at most: who does not answer in time may watch all the same."""
 
 
 class Cells:
@@ -188,8 +182,6 @@ class Cells:
         asks, send = running.request.input, self._life.sentinels.ask
         asker = Asker(asks, send, is_shown=running.is_shown)
         supervisor = Supervisor(self._reach, running, timeout, asker)
-        # To look at a thread takes a little of its time: not while calls are timed.
-        is_watched = running.request.calls > 0
         try:
             while supervisor.go_on():
                 running.step()
@@ -197,11 +189,6 @@ class Cells:
                 is_ending = any(each.type_name == "KeyboardInterrupt" for each in errors)
                 is_ending |= supervisor.interrupted
                 asker.look(running.questions, running.waiting_for, is_ending=is_ending)
-                if not is_watched and running.seconds > WATCH_AFTER_SECONDS:
-                    is_watched = True
-                    asked = running.waiting_for - dead_processes(self._life.deaths)
-                    watched = running.request.request_id
-                    self._reach.told(asked, "watch", WATCH_SECONDS, request_id=watched)
         finally:
             supervisor.close()
             asker.close()

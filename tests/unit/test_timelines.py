@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jaxnb.errors import UsageError
 from jaxnb.model.insight import SPAN_KINDS, Activity, CallSite, Span, SpanKind
-from jaxnb.profile.spans import Interval, painted, shortened, union_seconds
+from jaxnb.profile.spans import Interval, painted, union_seconds
 from jaxnb.profile.timelines import MAX_CELLS, Timelines, Told, made
 
 STEP = CallSite("jit(step)", 5, (0, 1))
@@ -87,16 +87,6 @@ def test_spans_cover_what_intervals_do_and_no_more(found: list[Interval]) -> Non
         top = max(i.layer for i in there)
         latest = max(i.start for i in there if i.layer == top)
         assert span.kind in {i.kind for i in there if (i.layer, i.start) == (top, latest)}
-
-
-@given(intervals(), st.integers(1, 6))
-def test_shortened_spans_are_few_and_say_what_is_missing(found: list[Interval], most: int) -> None:
-    spans = painted(found)
-    kept, dropped = shortened(spans, most)
-    assert len(kept) <= most
-    assert dropped <= len(spans)
-    if len(spans) <= most:
-        assert (kept, dropped) == (spans, 0)
 
 
 # ---------------------------------------------------------------------- timelines
