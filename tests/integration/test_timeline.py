@@ -191,6 +191,20 @@ def test_an_error_in_a_repeat(group: Session) -> None:
     assert_usable(group)
 
 
+@pytest.mark.parametrize("failing", [0, 1])
+def test_an_error_before_the_number_of_repeats_is_known(group: Session, failing: int) -> None:
+    """The first process says how often; where it has raised, the others make no more calls."""
+    with pytest.raises(CellError, match="ZeroDivisionError") as caught:
+        group.run(f"if process_index == {failing}: 1 / 0", time=True)
+    timing = caught.value.result.timing
+    assert timing is not None
+    made = {i: len(each.repeats) for i, each in timing.per_process.items()}
+    assert made.pop(failing) == 0
+    assert len(set(made.values())) == 1
+    assert (made[2] == 1) == (failing == 0)
+    assert_usable(group)
+
+
 def test_await_magics_and_cells_within(group: Session) -> None:
     code = "import asyncio\nawait asyncio.sleep(0)\nget_ipython().run_cell('w = 1')\n%pwd\n7"
     result = group.run(code, time=True, repeats=2)

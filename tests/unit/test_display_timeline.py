@@ -140,7 +140,7 @@ def test_a_timed_cell() -> None:
     ]
     html = timing_card(timing).html
     Tags(html)
-    assert html.count("middle half 1.10 ms – 1.30 ms") == 1
+    assert "1.10 ms – 1.30 ms" in html
     results = {i: ProcessResult(i, None, "", "", (), None, 0.3, 0.0) for i in (0, 1)}
     card = cell_card(CellResult(1, "x", results, 2, 0.4, timing=timing))
     assert card.text.startswith("timed · 3 calls")
