@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,24 @@ from jaxnb.arrays.process_describe import require_tree
 from jaxnb.compat.ipykernel_output import NOTHING
 from jaxnb.model.cells import CellRequest
 from jaxnb.profile.process_timekeeper import Timekeeper
+from jaxnb.wire.process_together import number_of_first
+
+TARGET_SECONDS = 1.0
+"""The repeats of a timed cell take about so long together, where the user does not say how many."""
+
+LEAST_REPEATS, MOST_REPEATS = 3, 1000
+"""Fewer have no spread; more would flood a notebook with what the cell prints."""
+
+LONG_SECONDS = 10.0
+"""What takes longer than that is not run a third time."""
+
+
+def calls_to_come(took: float) -> int:
+    """Returns how many calls are still to be made, from the time of the first repeat."""
+    if took > LONG_SECONDS:
+        return 0
+    wanted = math.ceil(TARGET_SECONDS / max(took, 1e-6))
+    return min(max(wanted, LEAST_REPEATS), MOST_REPEATS) - 1
 
 
 def keep_lines(file: str, code: str) -> None:
@@ -55,13 +74,14 @@ class Repeats:
     Args:
         shell: The shell.
         hook: Its display hook.
-        calls: How many times in all.
+        calls: How many times in all; None for as many as take about a second, by the second call
+            of the first process: all make as many, as they may wait for each other in each.
         seconds: Takes what each call took that ended without an error.
         timekeeper: Takes when results were waited for.
     """
 
     def __init__(
-        self, shell: Any, hook: Any, calls: int, seconds: list[float], timekeeper: Timekeeper
+        self, shell: Any, hook: Any, calls: int | None, seconds: list[float], timekeeper: Timekeeper
     ) -> None:
         self._shell = shell
         self._hook = hook
@@ -70,6 +90,7 @@ class Repeats:
         self._names: set[str] = set()
         self._is_within = False
         self._is_inner = False
+        self._left = 0
         self._seconds = seconds
         self._timekeeper = timekeeper
 
@@ -91,18 +112,33 @@ class Repeats:
         self._is_within = True
         self._names = _bound(nodes)
         result = settings.get("result")
-        for call in range(self._calls):
-            self._hook.value = NOTHING
-            self._hook.keeps_only = True
-            started = time.perf_counter()
-            if call:
-                has_raised = await self._again(result)
-            else:
-                has_raised = await self._first(nodes, *rest, **settings)
-            if has_raised or self._fails(result, self._wait_first if not call else self._wait):
-                return True
-            self._seconds.append(time.perf_counter() - started)
+        self._left, has_agreed = self._calls or 2, self._calls is not None
+        try:
+            while self._left:
+                call = len(self._seconds)
+                self._hook.value = NOTHING
+                self._hook.keeps_only = True
+                started = time.perf_counter()
+                if call:
+                    has_raised = await self._again(result)
+                else:
+                    has_raised = await self._first(nodes, *rest, **settings)
+                if has_raised or self._fails(result, self._wait if call else self._wait_first):
+                    return True
+                self._seconds.append(time.perf_counter() - started)
+                self._left -= 1
+                if call == 1 and not has_agreed:
+                    if self._fails(result, self._agree):
+                        return True
+                    has_agreed = True
+        finally:
+            if not has_agreed:
+                number_of_first(0, waits=False)  # the others may wait for it
         return self._fails(result, self._show)
+
+    def _agree(self) -> None:
+        """Learns how many calls are to come; what it takes is not timed."""
+        self._left = number_of_first(calls_to_come(self._seconds[1]))
 
     async def _first(self, nodes: list[ast.stmt], *rest: Any, **settings: Any) -> Any:
         async def run_code(code: Any, result: Any = None, *, async_: bool = False) -> Any:

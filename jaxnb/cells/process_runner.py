@@ -186,9 +186,9 @@ class Runner:
                 self._keep_error(KeyboardInterrupt("while jaxnb waited for the cell's value"))
             return None
 
-    def _repeated(self, calls: int, seconds: list[float]) -> AbstractContextManager[None]:
+    def _repeated(self, calls: int | None, seconds: list[float]) -> AbstractContextManager[None]:
         """Has the shell run its next cell several times; 0 for once, as ever."""
-        if not calls:
+        if calls == 0:
             return _ONCE
         hook = self._shell.displayhook
         return Repeats(self._shell, hook, calls, seconds, self._timekeeper).installed()

@@ -57,9 +57,6 @@ class PitfallHooks(Protocol):
     def gathered(self, value: Any) -> None:
         """Takes a value that ``device_put`` has sent to all processes to compare it."""
 
-    def reordered(self, array: Any, sharding: Any) -> None:
-        """Takes an array that moves onto the same devices in another order."""
-
 
 def hook_pitfalls(hooks: PitfallHooks) -> dict[str, str]:
     """Has it told in this process.
@@ -68,10 +65,9 @@ def hook_pitfalls(hooks: PitfallHooks) -> dict[str, str]:
         For each kind that cannot be told of in this JAX, why. Then nothing was changed there.
     """
     ways: dict[str, Callable[[PitfallHooks], None]] = {
-        "constant": _hook_lowering,  # replicated and recompiled too
+        "constant": _hook_lowering,  # recompiled too
         "jit-of-pmap": _hook_pmap,
         "device-put": _hook_comparison,
-        "device-order": _hook_reorder,
     }
     missing: dict[str, str] = {}
     for kind, hook in ways.items():
@@ -205,20 +201,6 @@ def _hook_comparison(hooks: PitfallHooks) -> None:
         return compare(in_tree, *rest, **settings)
 
     multihost_utils.assert_equal = assert_equal
-
-
-def _hook_reorder(hooks: PitfallHooks) -> None:
-    from jax._src import dispatch
-
-    move = dispatch._different_device_order_reshard
-    read = _reader(move, "x", "target_sharding")
-
-    def reshard(*arguments: Any, **settings: Any) -> Any:
-        __tracebackhide__ = True
-        hooks.reordered(*read(arguments, settings))
-        return move(*arguments, **settings)
-
-    dispatch._different_device_order_reshard = reshard
 
 
 def iterates_over_parts(error: BaseException) -> bool:

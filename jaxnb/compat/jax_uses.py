@@ -154,7 +154,7 @@ USES = (
     Use(
         "JAX",
         ("pxla.lower_sharding_computation", "pmap._get_mesh_devices",
-         "dispatch._device_put_sharding_impl", "dispatch._different_device_order_reshard"),
+         "dispatch._device_put_sharding_impl"),
         "pitfalls that a cell is told of",
         "That pitfall is not told of.",
         _probe_pitfalls,

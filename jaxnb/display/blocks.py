@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from jaxnb.display.rich import View
 from jaxnb.labels import plural
 
-Look = Literal["", "bold", "code", "dim", "head", "mono", "pre", "warn"]
+Look = Literal["", "bold", "code", "dim", "head", "pre", "warn"]
 Only = Literal["both", "html", "text"]
 
 

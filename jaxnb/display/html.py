@@ -48,7 +48,6 @@ _LOOKS = {
     "bold": "font-weight:bold",
     "dim": _DIM,
     "head": f"font-weight:normal;{_DIM}",
-    "mono": _MONO,
     "pre": _MONO,
     "warn": f"color:{AMBER}",
 }
@@ -124,7 +123,7 @@ def _side(column: b.Column) -> str:
 
 def _cell(cell: b.Cell, column: b.Column, top: bool) -> Html:
     text = cell.text
-    is_short = column.align == ">" or len(text) <= _SHORT or cell.look in ("mono", "code")
+    is_short = column.align == ">" or len(text) <= _SHORT or cell.look == "code"
     # What has no blank is not broken anyway.
     has_gaps = " " in text or "-" in text
     space = "nowrap" if is_short and has_gaps and not column.wrap else ""

@@ -75,15 +75,12 @@ class LivePanel:
         show: Callable[[Card], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        from jaxnb.profile.statistics import StatsHistory
-
         self._session = session
         self._show = show
         self._clock = clock
         self._generation = session.generation
         self._cells = session.group.cells_run
         self._last_cell = clock()
-        self._history = StatsHistory()
         self._stopping = threading.Event()
         self._replaced = ""
         self._look()  # what goes wrong at once is the magic's error
@@ -102,8 +99,6 @@ class LivePanel:
         return self._thread.is_alive()
 
     def _go_on(self) -> None:
-        from jaxnb.profile import card_stats
-
         ended = ""
         while not ended:
             if self._stopping.wait(PERIOD_SECONDS):
@@ -115,18 +110,20 @@ class LivePanel:
                     self._look()
                 except JaxnbError as error:  # stopped or restarted just now
                     ended = self._reason_to_stop() or str(error)
-        self._show(card_stats.live_stats_card(self._history, ended, at=self._at, ended=True))
+        self._show_last(ended, ended=True)
 
     def _look(self) -> None:
-        from jaxnb.profile import card_stats
-
-        self._history.add(self._session.stats(brief=True))
+        self._last = self._session.stats(brief=True)
         self._at = time.strftime("%H:%M:%S")
-        words = (
+        self._show_last(
             f"Taken every second while cells run or hang, until {IDLE_MINUTES} minutes after the "
             "last. A saved notebook keeps the last look."
         )
-        self._show(card_stats.live_stats_card(self._history, words, at=self._at))
+
+    def _show_last(self, words: str, *, ended: bool = False) -> None:
+        from jaxnb.profile import card_stats
+
+        self._show(card_stats.stats_card(self._last, words, at=self._at, ended=ended))
 
     def _reason_to_stop(self) -> str:
         session, now = self._session, self._clock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any, Literal
 
@@ -222,7 +222,8 @@ class CellRequest:
             restart.
         aside: It is jaxnb's own, an expression: it leaves nothing in ``In``, ``Out`` and ``_``.
             This is what is shown in its place; empty for cells of the user's.
-        calls: So many times it is run, and each call timed; 0 to run it once as ever.
+        calls: So many times it is run, and each call timed; 0 to run it once as ever, None to run
+            it as often as takes about a second.
         check_nans: Look for the first NaN in what it computes, or NaN and Inf.
         script: What is run in the place of ``code``. All that it writes is handed on, and nothing
             of that is kept.
@@ -238,7 +239,7 @@ class CellRequest:
     pitfalls: bool = True
     request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     aside: str = ""
-    calls: int = 0
+    calls: int | None = 0
     serial: int = 0
     check_nans: CheckNans = False
     script: Script | None = None
@@ -270,11 +271,6 @@ class CellMemory:
     def change_bytes(self) -> int:
         """What the cell allocated; below zero for what it freed."""
         return self.after_bytes - self.before_bytes
-
-    def followed_by(self, other: CellMemory) -> CellMemory:
-        """Returns what this and a later change of the same device come to."""
-        peaks = [p for p in (self.peak_bytes, other.peak_bytes) if p is not None]
-        return replace(other, before_bytes=self.before_bytes, peak_bytes=max(peaks, default=None))
 
 
 def code_seconds(seconds: float, error: ProcessError | None) -> float:

@@ -117,9 +117,9 @@ class Activity:
 
     Attributes:
         started: When that was, on ``time.monotonic()``: one clock for the processes of a host.
-        spans: Tracing, compiling, and sampled waiting; the rest of the time is not in it.
-        dropped: How many spans were too short to be told of one by one.
-        sampled_from: From when on the thread was looked at; None if it was not.
+        spans: Tracing, compiling, and waiting for other processes; of one within another the inner
+            one is meant. The rest of the time is not in it.
+        dropped: How many earlier events and waits are not in it.
         sites: From where computations over several processes were dispatched.
         numbers: Of each dispatch, which one it is over its processes, from 1; as the bytes of an
             array of unsigned integers, there may be thousands.
@@ -127,20 +127,17 @@ class Activity:
         starts: When each began; as the bytes of an array of doubles.
         stops: When each call returned; 0 if it was another thread's, or has not; likewise.
         dispatches: How many there were; the arrays have the last of them.
-        sampling_fault: Why the thread was not looked at to the end of the cell; empty if it was.
     """
 
     started: float
     spans: tuple[Span, ...] = ()
     dropped: int = 0
-    sampled_from: float | None = None
     sites: tuple[CallSite, ...] = ()
     numbers: bytes = field(default=b"", repr=False)
     origins: bytes = field(default=b"", repr=False)
     starts: bytes = field(default=b"", repr=False)
     stops: bytes = field(default=b"", repr=False)
     dispatches: int = 0
-    sampling_fault: str = ""
 
     @property
     def known(self) -> int:
@@ -207,21 +204,16 @@ class ProcessTimeline:
         stop: When it ended there.
         spans: What its main thread did, in order, without gaps but between repeats of a timed
             cell.
-        sampled_from: From when on the thread was looked at, so that waiting in C++ is seen;
-            None if it was not.
-        dropped: How many spans were too short to be told of.
+        dropped: How many earlier events and waits are not in it.
         ending: How the cell ended on it: ``"raised ValueError at line 3"``; empty if it finished.
-        sampling_fault: Why the thread was not looked at to the end of the cell; empty if it was.
     """
 
     process_index: int
     start: float
     stop: float
     spans: tuple[Span, ...]
-    sampled_from: float | None = None
     dropped: int = 0
     ending: str = ""
-    sampling_fault: str = ""
 
     @property
     def totals(self) -> dict[SpanKind, float]:

@@ -66,7 +66,7 @@ class Pmaps:
 MAX_PITFALLS = 16
 """So many of a cell are told of: more are no help to anybody."""
 
-_TOLD_WITH: dict[str, str] = {"constant": "constant, replicated and recompiled"}
+_TOLD_WITH: dict[str, str] = {"constant": "constant and recompiled"}
 
 
 class Pitfalls(Feature):
@@ -128,13 +128,6 @@ class Pitfalls(Feature):
         """Takes a value that ``device_put`` is about to gather."""
         if self._code_name is not None:
             self._try("device-put", lambda: self._moves.add_gathered(value, self._line()))
-
-    def reordered(self, array: Any, sharding: Any) -> None:
-        """Takes an array that moves onto the same devices in another order."""
-        if self._code_name is not None:
-            self._try(
-                "device-order", lambda: self._moves.add_reordered(array, sharding, self._line())
-            )
 
     def _line(self) -> int | None:
         frame: FrameType | None = sys._getframe(1)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from jaxnb.display.blocks import Cell, Column, Either, Facts, Length, Note, Row, Strip, Table
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.html import ACCENT
-from jaxnb.display.text import spark
 from jaxnb.labels import (
     format_bytes,
     format_count,
@@ -21,9 +20,6 @@ from jaxnb.profile.statistics import (
     MOST_LARGEST,
     DeviceStats,
     LargeArray,
-    StatsHistory,
-    Track,
-    Values,
 )
 
 _SOURCES = {
@@ -37,23 +33,30 @@ NO_NAME = "no name"
 NOT_FOUND = "name not found"
 
 
-def stats_card(stats: Sequence[DeviceStats], words: str = "") -> Card:
+def stats_card(
+    stats: Sequence[DeviceStats], words: str = "", *, at: str = "", ended: bool = False
+) -> Card:
     """Memory and load per device, the largest arrays, and resident memory per process.
 
     Args:
         stats: The statistics.
         words: A sentence to put below.
+        at: When they were taken, of those that are taken again: a notebook may be saved, or
+            exported, while that goes on. They have the processor time of each process.
+        ended: They are not taken again any more.
     """
-    ordered = in_order(stats)
+    ordered = sorted(stats, key=lambda s: (s.device.process_index, s.device.id))
     firsts = first_of_process(ordered)
     has_pss = any(entry.process_pss_bytes is not None for entry in ordered)
     source = " ".join(filter(None, [_source(ordered, has_pss), *gpu_notes(ordered), words]))
     notes = [entry.note if is_first else "" for entry, is_first in firsts]
     largest = _largest(ordered)
+    facts = [*([f"at {at}"] if at else []), *(["ended"] if ended else [])]
     return card_of(
-        Facts([], heading(ordered), wrap=False),
-        _devices(firsts, notes, "PSS / RSS" if has_pss else "RSS"),
-        notes_below(notes),
+        Facts(facts, heading(ordered), wrap=False),
+        _devices(firsts, notes, "PSS / RSS" if has_pss else "RSS", with_cpu=bool(at)),
+        # In HTML they stand in their rows.
+        Either(text="\n".join(dict.fromkeys(f"  {note}" for note in notes if note))),
         Either(text="largest arrays, and who holds them" if largest else ""),
         Table(_LARGEST_COLUMNS, largest, titled=False),
         Note(source, "dim"),
@@ -70,16 +73,15 @@ def first_of_process(stats: Sequence[DeviceStats]) -> list[tuple[DeviceStats, bo
     return found
 
 
-def notes_below(notes: Iterable[str]) -> Either:
-    """Returns the notes of rows as lines of text, each once; in HTML they stand in their rows."""
-    return Either(text="\n".join(dict.fromkeys(f"  {note}" for note in notes if note)))
-
-
 def _devices(
-    rows: Sequence[tuple[DeviceStats, bool]], notes: Sequence[str], host_column: str
+    rows: Sequence[tuple[DeviceStats, bool]],
+    notes: Sequence[str],
+    host_column: str,
+    *,
+    with_cpu: bool,
 ) -> Table:
     has_load = any(load_text(e.utilization_percent) or warmth(e) for e, _ in rows)
-    cells = [[*_cells(*row), note] for row, note in zip(rows, notes, strict=True)]
+    cells = [[*_cells(*row, with_cpu), note] for row, note in zip(rows, notes, strict=True)]
     has_bar = any(isinstance(bar, Cell) for _, _, bar, *_ in cells)
     columns = [
         Column("process", ">"),
@@ -89,6 +91,7 @@ def _devices(
         *(Column(title, ">") for title in ("in use", "peak", "limit")),
         Column("live buffers", ">", short="buffers"),
         Column(host_column, ">"),
+        Column("CPU time", ">", short="CPU", optional=True),
         Column("GPU", ">", optional=True),
         Column("", ">", short="°C", optional=True),
         Column(only="html", optional=True),
@@ -102,11 +105,6 @@ _LARGEST_COLUMNS = (
     Column("bytes", ">"),
     Column("held by", least=14),
 )
-
-
-def in_order(stats: Iterable[DeviceStats]) -> list[DeviceStats]:
-    """Returns rows by process and device."""
-    return sorted(stats, key=lambda s: (s.device.process_index, s.device.id))
 
 
 def heading(stats: Sequence[DeviceStats]) -> str:
@@ -124,7 +122,8 @@ def gpu_notes(stats: Iterable[DeviceStats]) -> list[str]:
     return list(dict.fromkeys(entry.gpu_note for entry in stats if entry.gpu_note))
 
 
-def _cells(entry: DeviceStats, first: bool) -> list[str | Cell]:
+def _cells(entry: DeviceStats, first: bool, with_cpu: bool) -> list[str | Cell]:
+    cpu = entry.process_cpu_seconds if first and with_cpu else None
     return [
         str(entry.device.process_index) if first else "",
         str(entry.device.id),
@@ -134,6 +133,7 @@ def _cells(entry: DeviceStats, first: bool) -> list[str | Cell]:
         _size(entry.limit_bytes),
         "–" if entry.source == "none" else format_count(entry.live_arrays),
         _host_memory(entry) if first else "",
+        "" if cpu is None else f"{cpu:.1f} s",
         load_text(entry.utilization_percent),
         warmth(entry),
     ]
@@ -234,106 +234,3 @@ def _large_row(array: LargeArray, held: set[int], stats: Sequence[DeviceStats]) 
     name = Cell(array.name, "code") if array.name else Cell(words, "dim", short=f"({words})")
     kind = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
     return [name, kind, format_bytes(array.nbytes), where]
-
-
-HTML_WIDTH = 16
-TEXT_WIDTHS = {False: 12, True: 8}
-"""How many of the last samples a line shows: in HTML; as text without GPUs, and with."""
-
-MAX_DEVICES = 64
-"""How many devices have a row."""
-
-FULL_PERCENT = 100.0
-
-
-def live_stats_card(
-    history: StatsHistory, words: str, *, at: str = "", ended: bool = False
-) -> Card:
-    """Memory and load of each device over the last seconds, as small lines.
-
-    Args:
-        history: The samples.
-        words: When it stops, or why it has.
-        at: When the last sample was taken: a notebook may be saved, or exported, while it goes on.
-        ended: It is not updated any more.
-    """
-    tracks = history.tracks
-    stats = [track.last for track in tracks]
-    with_gpu = any(value is not None for track in tracks for value in track.gpu)
-    in_use = _highest(track.in_use for track in tracks)
-    busiest = max(FULL_PERCENT, _highest(track.cpu for track in tracks))
-    firsts = first_of_process(stats[:MAX_DEVICES])
-    rows = [
-        _row(track, first, with_gpu, in_use, busiest)
-        for track, (_, first) in zip(tracks, firsts, strict=False)
-    ]
-    facts = filter(None, [at and f"at {at}", "ended" if ended else ""])
-    foot = [words, *gpu_notes(stats)]
-    if len(tracks) > MAX_DEVICES:
-        foot.insert(0, f"{plural(len(tracks) - MAX_DEVICES, 'more device')} not shown.")
-    return card_of(
-        Facts([*facts], heading(stats), wrap=False),
-        Table(_columns(with_gpu), rows, gap=1),
-        notes_below(entry.note for entry, first in firsts if first),
-        Note(" ".join(foot), "dim"),
-    )
-
-
-def _columns(with_gpu: bool) -> list[Column]:
-    number = Column(align=">")
-    gpu = [Column("GPU"), number, Column(align=">", short="°C")] if with_gpu else []
-    return [
-        Column("process", ">"),
-        Column("device"),
-        Column("in use"),
-        number,
-        Column("RSS", ">"),
-        Column("CPU"),
-        number,
-        *gpu,
-        Column(only="html"),
-    ]
-
-
-def _row(
-    track: Track, first: bool, with_gpu: bool, in_use: float, busiest: float
-) -> list[str | Cell]:
-    """Returns a device's cells; what is its process's only if it is the first of it."""
-    last, width = track.last, TEXT_WIDTHS[with_gpu]
-    used = "–" if last.bytes_in_use is None else format_bytes(last.bytes_in_use)
-    memory = _line(track.in_use, last.limit_bytes or in_use, width, f"memory in use: {used}")
-    resident = last.process_rss_bytes if first else None
-    cpu: list[str | Cell] = ["", ""]
-    if first:
-        load = load_text(track.cpu[-1])
-        words = f"CPU, % of a core: {load or 'unknown'}"
-        cpu = [_line(track.cpu, busiest, width, words), load]
-    gpu: list[str | Cell] = []
-    if with_gpu:
-        load = load_text(track.gpu[-1])
-        words = f"GPU busy: {load or 'unknown'}"
-        gpu = [_line(track.gpu, FULL_PERCENT, width, words), load, warmth(last)]
-    return [
-        str(last.device.process_index) if first else "",
-        str(last.device.id),
-        memory,
-        used,
-        "" if resident is None else format_bytes(resident),
-        *cpu,
-        *gpu,
-        last.note if first else "",
-    ]
-
-
-def _line(values: Values, top: float, width: int, words: str) -> Cell:
-    shown = list(values)
-    return Cell(
-        spark(shown[-HTML_WIDTH:], top).rjust(HTML_WIDTH, "\N{NO-BREAK SPACE}"),
-        "mono",
-        short=spark(shown[-width:], top).rjust(width),
-        title=f"{words}; the last {HTML_WIDTH} s",
-    )
-
-
-def _highest(series: Iterable[Values]) -> float:
-    return max((v for values in series for v in values if v is not None), default=0.0)

@@ -231,33 +231,12 @@ def _endings(timeline: Timeline) -> list[str]:
 
 
 def _notes(timeline: Timeline) -> list[str]:
-    """Says what was measured and what was sampled."""
+    """Says what was measured, and what is not in it."""
     notes = [
-        "Tracing and compiling are from JAX's events, dispatching and who came last from the "
-        "times of calls that span processes."
+        "Tracing and compiling are from JAX's events; dispatching, waiting for other processes and "
+        "who came last from the times of calls that span processes. Unattributed time counts as "
+        "Python: waiting for a result that a process computes, too."
     ]
-    sampled = [each.sampled_from for each in timeline.processes.values()]
-    known = [each for each in sampled if each is not None]
-    if known:
-        who = "" if len(known) == len(sampled) else f" on {len(known)} of {len(sampled)} processes"
-        notes.append(
-            f"Other waiting is sampled{who}, from {format_seconds(max(known))} on; "
-            "unattributed time counts as Python."
-        )
-    else:
-        notes.append(
-            "Other waiting was not looked for (it was short, or timed); "
-            "unattributed time counts as Python."
-        )
-    faults: dict[str, list[int]] = {}
-    for process in timeline.processes.values():
-        if process.sampling_fault:
-            faults.setdefault(process.sampling_fault, []).append(process.process_index)
-    for fault, indices in faults.items():
-        notes.append(
-            f"Sampling failed on {processes_label(indices)} before the cell ended ({fault}): "
-            "waiting from then on counts as Python."
-        )
     if timeline.forgotten:
         notes.append(
             f"Of each process's dispatches the last are known; {format_count(timeline.forgotten)} "
@@ -265,7 +244,10 @@ def _notes(timeline: Timeline) -> list[str]:
         )
     dropped = max((each.dropped for each in timeline.processes.values()), default=0)
     if dropped:
-        notes.append(f"Up to {plural(dropped, 'short span')} of a process left out.")
+        notes.append(
+            f"Of a process's events and waits the newest are known; up to {format_count(dropped)} "
+            "earlier ones count as Python."
+        )
     if timeline.hosts > 1:
         notes.append(
             f"The clocks of {timeline.hosts} hosts were aligned by when the cell began on each: "

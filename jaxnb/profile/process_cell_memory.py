@@ -14,7 +14,7 @@ import jax
 
 from jaxnb.compat.jax_waits import is_ready
 from jaxnb.model.cells import CellMemory
-from jaxnb.profile.process_stats import LiveArrays
+from jaxnb.profile.process_stats import bytes_in_use
 from jaxnb.wire.process_features import CellHere, Feature
 
 RESIDENT_NOISE_BYTES = 64 << 20
@@ -33,7 +33,6 @@ class MemoryOfCells(Feature):
     """
 
     def __init__(self) -> None:
-        self._live = LiveArrays()
         self._before: dict[int, tuple[int, int | None]] = {}
         self._highest = HighestResident()
         self._resident: int | None = None
@@ -85,9 +84,8 @@ class MemoryOfCells(Feature):
             else:
                 silent.append(device.id)
         if silent:
-            self._live.update()
-            totals = self._live.bytes_by_device()
-            found |= {device: (totals.get(device, 0), None) for device in silent}
+            totals = bytes_in_use()
+            found |= {device: (totals[device], None) for device in silent}
         return found
 
 

@@ -9,10 +9,9 @@ import socket
 import sys
 import threading
 import time
-import weakref
-from collections import Counter, defaultdict, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import jax
@@ -71,208 +70,90 @@ os.register_at_fork(after_in_child=_renew_in_child)
 Place = tuple[int, int]
 """A buffer: its device's id and its address. Until that is known, minus the id of its array."""
 
-Size = tuple[int, int]
-"""A device's id, and bytes."""
-
 MOST_ALIKE = 10_000
 """Of more equally large arrays than these, any are told."""
+
+Buffers = dict[Place, tuple[int, list[Any]]]
+"""Buffer to its bytes, and to the live arrays that share it."""
+
+
+def bytes_in_use() -> Counter[int]:
+    """Returns device id to the bytes of live arrays on it, each buffer counted once."""
+    with looking():
+        return _bytes_by_device(live_buffers())
+
+
+def _bytes_by_device(buffers: Buffers) -> Counter[int]:
+    found: Counter[int] = Counter()
+    for (device, _), (nbytes, _) in buffers.items():
+        found[device] += nbytes
+    return found
+
+
+def live_buffers() -> Buffers:
+    """Returns the buffers of the live arrays on this process's devices.
+
+    Waits for nothing: an array that is not computed yet counts with the bytes that it will have.
+    Where an array's parts are, only arrays for each part tell. JAX would keep those as long as the
+    array, so they are not asked for unless somebody may have them already.
+    """
+    found: Buffers = {}
+    spread, sizes = [], set()
+    shards: dict[Any, Shards] = {}
+    for array in jax.live_arrays():
+        try:
+            _, devices, nbytes = _shards_of(array, shards)
+            if len(devices) == 1:
+                sizes.add((devices[0], nbytes))
+                _put(found, (devices[0], _address(array, array)), nbytes, array)
+            else:
+                spread.append((array, devices, nbytes))
+        except Exception:  # it was deleted meanwhile
+            continue
+    for array, devices, nbytes in spread:
+        addresses = dict.fromkeys(devices, -id(array))
+        if any((device, nbytes) in sizes for device in devices):
+            with suppress(Exception):
+                for part in array.addressable_shards:
+                    addresses[part.device.id] = _address(part.data, array)
+        for place in addresses.items():
+            _put(found, place, nbytes, array)
+    return found
+
+
+def _put(found: Buffers, place: Place, nbytes: int, array: Any) -> None:
+    found.setdefault(place, (nbytes, []))[1].append(array)
+
+
+def _address(part: Any, array: Any) -> int:
+    return int(part.unsafe_buffer_pointer()) if part.is_ready() else -id(array)
+
+
+def largest_of(buffers: Buffers, device: int, count: int) -> list[tuple[int, list[Any]]]:
+    """Returns the largest buffers on a device: bytes, and the arrays that share each.
+
+    More than ``count`` where several are as large as the last, up to :data:`MOST_ALIKE`.
+    """
+    on_device = [each for (where, _), each in buffers.items() if where == device]
+    top = heapq.nlargest(count, on_device, key=lambda each: each[0])
+    least = top[-1][0] if top else 0
+    alike = [each for each in on_device if each[0] == least]
+    return [each for each in top if each[0] > least] + alike[:MOST_ALIKE]
+
 
 Shards = tuple[Any, tuple[int, ...], int]
 """A sharding, the devices of this process that hold a part of an array, and a part's bytes."""
 
 
-class _Ref(weakref.ref[Any]):
-    __slots__ = ("key",)
-    key: int
-
-
-class LiveArrays:
-    """Knows the live arrays as they were at the last :meth:`update`.
-
-    What does not change costs next to nothing: arrays are remembered weakly. JAX puts new ones
-    first, and tells none that was deleted or donated.
-
-    Waits for nothing: an array that is not computed yet counts with the bytes that it will have.
-    Not safe to use from several threads at a time; each has one of its own.
-    """
-
-    # By array, its key being its id; few objects each, or collecting garbage would cost most.
-
-    def __init__(self) -> None:
-        self._refs: dict[int, _Ref] = {}
-        self._places: dict[int, tuple[Place, ...]] = {}
-        self._nbytes: dict[int, int] = {}  # of each part; views of one buffer may differ
-        # By buffer.
-        self._bytes: dict[Place, int] = {}
-        self._holders: dict[Place, tuple[int, ...]] = {}
-        # By device.
-        self._totals: Counter[int] = Counter()
-        self._counts: Counter[int] = Counter()
-        # Arrays on one device, and those in parts on several, of which these may be the parts.
-        self._singles: Counter[Size] = Counter()
-        self._spread: defaultdict[Size, set[int]] = defaultdict(set)
-        self._unsettled: set[int] = set()
-        # Refs whose arrays are gone; filled by whichever thread drops an array.
-        self._gone: deque[_Ref] = deque()
-
-    def update(self) -> None:
-        """Looks at what has changed."""
-        try:
-            with looking():
-                self._update()
-        except BaseException:  # an interrupt, mostly: what is half noted would stay wrong
-            self.__init__()  # type: ignore[misc]
-            raise
-
-    def _update(self) -> None:
-        # Taken first: what is in it cannot go away, so no id in it can be an old one's.
-        live = jax.live_arrays()
-        while self._gone:
-            ref = self._gone.popleft()
-            if self._refs.get(ref.key) is ref:
-                self._forget(ref.key)
-        shards: dict[Any, Shards] = {}
-        for array in live:
-            if id(array) in self._refs:
-                break
-            self._add(array, shards)
-        if len(self._refs) != len(live):  # some were deleted, or the new ones are not first
-            keys = {id(array) for array in live}
-            for key in [key for key in self._refs if key not in keys]:
-                self._forget(key)
-            for array in live:
-                if id(array) not in self._refs:
-                    self._add(array, shards)
-        for key in tuple(self._unsettled):
-            self._settle(key)
-
-    def bytes_by_device(self) -> dict[int, int]:
-        """Returns device id to the bytes of live arrays on it."""
-        return dict(self._totals)
-
-    def counts_by_device(self) -> dict[int, int]:
-        """Returns device id to the number of buffers of live arrays on it."""
-        return dict(self._counts)
-
-    def largest(self, device: int, count: int) -> list[tuple[int, list[Any]]]:
-        """Returns the largest buffers on a device: bytes, and the arrays that share each.
-
-        More than ``count`` where several are as large as the last, up to :data:`MOST_ALIKE`.
-        """
-        on_device = [(n, place) for place, n in self._bytes.items() if place[0] == device]
-        top = heapq.nlargest(count, on_device)
-        least = top[-1][0] if top else 0
-        alike = [pair for pair in on_device if pair[0] == least]
-        found = []
-        for nbytes, place in [pair for pair in top if pair[0] > least] + alike[:MOST_ALIKE]:
-            arrays = [self._refs[key]() for key in self._holders[place]]
-            found.append((nbytes, [array for array in arrays if array is not None]))
-        return [(nbytes, arrays) for nbytes, arrays in found if arrays]
-
-    def _add(self, array: Any, shards: dict[Any, Shards]) -> None:
-        key = id(array)
-        ref = self._refs[key] = _Ref(array, self._gone.append)
-        ref.key = key
-        self._places[key] = ()
-        try:
-            _, devices, nbytes = _shards_of(array, shards)
-            places = _place_of(array, devices) or tuple((device, -key) for device in devices)
-        except Exception:  # it was deleted meanwhile
-            return
-        self._nbytes[key] = nbytes
-        self._put(key, places)
-        if len(devices) == 1:
-            size = (devices[0], nbytes)
-            self._singles[size] += 1
-            if places[0][1] < 0:
-                self._unsettled.add(key)
-            if size in self._spread:
-                self._unsettled |= self._spread[size]
-        for size in [(device, nbytes) for device in devices] if len(devices) > 1 else ():
-            self._spread[size].add(key)
-            # Where an array's parts are, only arrays for each part tell. JAX would keep those as
-            # long as the array, so they are not asked for unless somebody may have them already.
-            if self._singles.get(size):
-                self._unsettled.add(key)
-
-    def _settle(self, key: int) -> None:
-        """Finds the addresses of an array's buffers, once it has them."""
-        array, old = self._refs[key](), self._places[key]
-        is_settled = True
-        try:
-            if array is None:
-                return
-            shards = array.addressable_shards if len(old) > 1 else ()
-            parts = [(s.device.id, s.data) for s in shards] or [(old[0][0], array)]
-            # Part by part: one that was read is there while the others are still computed.
-            ready = [data.is_ready() for _, data in parts]
-            places = tuple(
-                (device, data.unsafe_buffer_pointer() if is_there else -key)
-                for (device, data), is_there in zip(parts, ready, strict=True)
-            )
-            is_settled = all(ready)
-        except Exception:  # deleted meanwhile, or what computes it has failed: it has none
-            places = old
-        if is_settled:
-            self._unsettled.discard(key)
-            self._drop_spread(key)
-        self._take_out(key)
-        self._put(key, places)
-
-    def _put(self, key: int, places: tuple[Place, ...]) -> None:
-        self._places[key], nbytes = places, self._nbytes[key]
-        for place in places:
-            if place not in self._bytes:
-                self._bytes[place] = nbytes
-                self._totals[place[0]] += nbytes
-                self._counts[place[0]] += 1
-            self._holders[place] = (*self._holders.get(place, ()), key)
-
-    def _take_out(self, key: int) -> None:
-        for place in self._places[key]:
-            left = tuple(each for each in self._holders[place] if each != key)
-            if left:
-                self._holders[place] = left
-            else:
-                del self._holders[place]
-                self._totals[place[0]] -= self._bytes.pop(place)
-                self._counts[place[0]] -= 1
-
-    def _drop_spread(self, key: int) -> None:
-        places, nbytes = self._places[key], self._nbytes[key]
-        for size in [(device, nbytes) for device, _ in places] if len(places) > 1 else ():
-            if size in self._spread:
-                self._spread[size].discard(key)
-                if not self._spread[size]:
-                    del self._spread[size]
-
-    def _forget(self, key: int) -> None:
-        places = self._places[key]
-        if places:
-            self._drop_spread(key)
-            if len(places) == 1:
-                self._singles[places[0][0], self._nbytes[key]] -= 1
-            self._take_out(key)
-        self._unsettled.discard(key)
-        del self._refs[key], self._places[key]
-        self._nbytes.pop(key, None)
-
-
 def _shards_of(array: Any, known: dict[Any, Shards]) -> Shards:
-    sharding, shape, bits = array.sharding, array.shape, dtype_facts(array.dtype).itemsize_bits
-    key = (id(sharding), shape, bits)
+    sharding, shape, dtype = array.sharding, array.shape, array.dtype
+    key = (id(sharding), shape, dtype)
     if key not in known:
         devices = tuple(device.id for device in sharding.addressable_devices)
+        bits = dtype_facts(dtype).itemsize_bits
         # The sharding is kept, so that its id stays its own.
         known[key] = sharding, devices, -(-math.prod(sharding.shard_shape(shape)) * bits // 8)
     return known[key]
-
-
-def _place_of(array: Any, devices: tuple[int, ...]) -> tuple[Place, ...]:
-    """Returns where an array is, if it is on one device and computed."""
-    if len(devices) != 1 or not array.is_ready():
-        return ()
-    return ((devices[0], array.unsafe_buffer_pointer()),)
 
 
 MOST_OBJECTS = 100_000
@@ -296,7 +177,6 @@ class Statistics:
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
-        self._live = LiveArrays()
         self._gpus = Gpus()
 
     def collect(self, brief: bool = False) -> list[DeviceStats]:
@@ -309,16 +189,16 @@ class Statistics:
         Args:
             brief: Leave out what takes milliseconds: the largest arrays, and PSS.
         """
-        self._live.update()
         devices = jax.local_devices()
-        largest = {} if brief else self._largest([device.id for device in devices])
-        return self._rows(devices, largest, None if brief else pss_bytes())
-
-    def _rows(
-        self, devices: list[Any], largest: dict[int, tuple[LargeArray, ...]], pss: int | None
-    ) -> list[DeviceStats]:
+        with looking():
+            buffers = live_buffers()
+            live, counts = _bytes_by_device(buffers), Counter(device for device, _ in buffers)
+            looked_at = () if brief else devices
+            tops = {each.id: largest_of(buffers, each.id, MOST_LARGEST) for each in looked_at}
+            del buffers
+        largest = self._largest(tops) if tops else {}
+        pss = None if brief else pss_bytes()
         rss, cpu_seconds, now = rss_bytes(), time.process_time(), time.monotonic()
-        live, counts = self._live.bytes_by_device(), self._live.counts_by_device()
         rows = []
         for device in devices:
             stats = device.memory_stats() or {}
@@ -328,11 +208,11 @@ class Statistics:
                     device=process_bootstrap.device_info(device),
                     host=socket.gethostname(),
                     pid=os.getpid(),
-                    bytes_in_use=stats["bytes_in_use"] if stats else live.get(device.id, 0),
+                    bytes_in_use=stats["bytes_in_use"] if stats else live[device.id],
                     peak_bytes=stats.get("peak_bytes_in_use"),
                     limit_bytes=stats.get("bytes_limit"),
                     source="memory_stats" if stats else "live_arrays",
-                    live_arrays=counts.get(device.id, 0),
+                    live_arrays=counts[device.id],
                     process_rss_bytes=rss,
                     process_pss_bytes=pss,
                     largest=largest.get(device.id, ()),
@@ -350,8 +230,9 @@ class Statistics:
             return Reading(None, None)
         return self._gpus.reading(getattr(device, "local_hardware_id", None) or 0)
 
-    def _largest(self, devices: list[int]) -> dict[int, tuple[LargeArray, ...]]:
-        tops = {device: self._live.largest(device, MOST_LARGEST) for device in devices}
+    def _largest(
+        self, tops: dict[int, list[tuple[int, list[Any]]]]
+    ) -> dict[int, tuple[LargeArray, ...]]:
         wanted = process_names.ids_of([arrays for top in tops.values() for _, arrays in top])
         shell, search = self._shell, process_names.Names(MOST_OBJECTS)
         names = search.find(shell.user_ns, shell.user_ns_hidden, wanted) if wanted else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from array import array
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -14,14 +15,10 @@ import jax
 from jaxnb.launch import process_compiling
 from jaxnb.model.dispatches import Trail
 from jaxnb.model.insight import Activity, CallSite, Span, SpanKind
-from jaxnb.profile.spans import Interval, painted, shortened
 from jaxnb.wire.process_features import CellHere, Feature
 
-MAX_SPANS = 500
-"""So many spans of a cell are told of."""
-
-MAX_EVENTS = 20_000
-"""So many events are kept one by one; then what there is so far is shortened."""
+MAX_TOLD = 1000
+"""So many events of a cell are kept, and so many waits: the newest."""
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -31,23 +28,18 @@ _KINDS: dict[str, SpanKind] = {
     _COMPILED: "compiling",
 }
 
-WAITS_LAYER, EVENTS_LAYER = 0, 1
-"""XLA's own threads compile while the main thread sleeps: that is compiling."""
-
 
 @dataclass(slots=True)
 class WatchedCell:
-    """A cell, as the timekeeper and the sampler see it; times are of ``time.monotonic()``.
+    """A cell, as the timekeeper sees it; times are of ``time.monotonic()``.
 
     Attributes:
         request_id: Names the run.
         started: When it began.
         has_ended: Whether it has.
         events: What JAX told of.
-        waits: When the main thread waited, as far as the sampler or jaxnb's own call saw.
-        sampled_from: When the sampler began to look.
-        sampling_fault: What ended its looking before the cell's end; empty for nothing.
-        dropped: How many spans were left out so far.
+        waits: When the main thread waited in jaxnb's own code.
+        dropped: How many of both were too many.
         compile_seconds: What lowering and compiling took, in all threads; without tracing, whose
             events of a function include those of the functions it calls.
         compiles: How many computations the backend compiled, or loaded.
@@ -57,14 +49,17 @@ class WatchedCell:
     request_id: str
     started: float
     has_ended: bool = False
-    events: list[Interval] = field(default_factory=list)
-    waits: list[Interval] = field(default_factory=list)
-    sampled_from: float | None = None
-    sampling_fault: str = ""
+    events: deque[Span] = field(default_factory=lambda: deque(maxlen=MAX_TOLD))
+    waits: deque[Span] = field(default_factory=lambda: deque(maxlen=MAX_TOLD))
     dropped: int = 0
     compile_seconds: float = 0.0
     compiles: int = 0
     loads: int = 0
+
+    def note(self, kept: deque[Span], span: Span) -> None:
+        """Keeps an event or a wait."""
+        self.dropped += len(kept) == MAX_TOLD
+        kept.append(span)
 
 
 class Recorded(Protocol):
@@ -82,7 +77,7 @@ class Recorded(Protocol):
 
 
 class Timekeeper:
-    """Keeps what JAX and the sampler tell of the running cell.
+    """Keeps what JAX tells of the running cell.
 
     A call that is compiled already costs nothing here: JAX tells of tracing and compiling only.
 
@@ -102,7 +97,7 @@ class Timekeeper:
 
     def waited(self, since: float) -> None:
         """Takes that the main thread has waited for results, from ``since`` until now."""
-        self.cell.waits.append(Interval(WAITS_LAYER, since, time.monotonic(), "waiting"))
+        self.cell.note(self.cell.waits, Span(since, time.monotonic(), "waiting"))
 
     def _on_event(self, event: str, duration_secs: float, **_: str | int) -> None:
         kind = _KINDS.get(event)
@@ -115,11 +110,7 @@ class Timekeeper:
         if threading.current_thread() is not threading.main_thread():
             return
         now = time.monotonic()  # JAX tells when it has ended
-        cell.events.append(Interval(EVENTS_LAYER, now - duration_secs, now, kind))
-        if len(cell.events) > MAX_EVENTS:
-            spans, dropped = shortened(painted(cell.events), MAX_SPANS)
-            cell.dropped += dropped
-            cell.events = [Interval(EVENTS_LAYER, s.start, s.stop, s.kind) for s in spans]
+        cell.note(cell.events, Span(now - duration_secs, now, kind))
 
     def end(self, entries: Iterable[Any], dispatches: int, recorded_from: float) -> Activity:
         """Ends the cell.
@@ -133,16 +124,9 @@ class Timekeeper:
         cell.has_ended = True
         cell.loads = _loaded() - self._loaded
         started = cell.started
-        spans, dropped = shortened(painted([*cell.waits, *cell.events]), MAX_SPANS)
-        told = (Span(s.start - started, s.stop - started, s.kind) for s in spans)
-        from_cell = None if cell.sampled_from is None else cell.sampled_from - started
-        activity = Activity(
-            started,
-            tuple(told),
-            cell.dropped + dropped,
-            from_cell,
-            sampling_fault=cell.sampling_fault,
-        )
+        spans = (*cell.waits, *cell.events)
+        told = tuple(Span(s.start - started, s.stop - started, s.kind) for s in spans)
+        activity = Activity(started, told, cell.dropped)
         if not dispatches:
             return activity
         return _with_dispatches(activity, entries, dispatches, recorded_from - started)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from jaxnb.model.insight import Span, SpanKind
@@ -51,39 +51,13 @@ def painted(intervals: Iterable[Interval]) -> list[Span]:
         until = -going[0][2]
         if place < len(coming):
             until = min(until, coming[place].start)
-        _append(spans, Span(now, until, going[0][3]))
+        kind = going[0][3]
+        if spans and spans[-1].kind == kind and spans[-1].stop == now:
+            spans[-1] = Span(spans[-1].start, until, kind)
+        else:
+            spans.append(Span(now, until, kind))
         now = until
     return spans
-
-
-def _append(spans: list[Span], span: Span, gap: float = 0.0) -> None:
-    last = spans[-1] if spans else None
-    if last is not None and last.kind == span.kind and span.start - last.stop <= gap:
-        spans[-1] = Span(last.start, span.stop, span.kind)
-    else:
-        spans.append(span)
-
-
-def shortened(spans: Sequence[Span], most: int) -> tuple[list[Span], int]:
-    """Returns at most ``most`` spans: those of a kind that are near are taken for one.
-
-    Where that is not enough, the shortest are left out; how near is near grows until it is.
-
-    Returns:
-        The spans, and how many of the given ones were left out.
-    """
-    kept, dropped = list(spans), 0
-    if len(kept) <= most:
-        return kept, 0
-    near = (kept[-1].stop - kept[0].start) / (16 * most)
-    while len(kept) > most:
-        dropped += sum(1 for span in kept if span.seconds < near)
-        long = [span for span in kept if span.seconds >= near]
-        kept = []
-        for span in long:
-            _append(kept, span, gap=near)
-        near *= 2
-    return kept, dropped
 
 
 def union_seconds(intervals: Iterable[tuple[float, float]]) -> float:

@@ -16,8 +16,8 @@ LATE_SECONDS = 1e-4
 """Who comes later than the others by less is not late: clocks are read some microseconds after
 the call, and two cores take turns."""
 
-Key = tuple[int, tuple[int, ...], int]
-"""Which request of the cell, the processes of the computation, the dispatch's number over them."""
+Key = tuple[tuple[int, ...], int]
+"""The processes of a computation, and the dispatch's number over them."""
 
 
 class Arrival(NamedTuple):
@@ -56,7 +56,7 @@ def compared(arrivals: Mapping[int, Mapping[Key, Arrival]]) -> Compared:
             by_key[key][process] = arrival
     count, lates = 0, []
     held: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for (_, processes, number), there in by_key.items():
+    for (processes, number), there in by_key.items():
         if any(each not in there for each in processes):
             continue
         count += 1
@@ -122,11 +122,11 @@ class CellTimeline(Timeline):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What one process told of one request of a cell.
+    """What one process told of a cell.
 
     Attributes:
         activity: What its main thread did; None if it did not come back to tell.
-        seconds: How long the request took there.
+        seconds: How long the cell took there.
         host: The host that it is on.
         ending: How the cell ended on it; empty if it finished.
     """
@@ -140,13 +140,12 @@ class Told:
 @dataclass(frozen=True, slots=True)
 class _Kept:
     cell: int
-    requests: Sequence[Mapping[int, Told]]
+    told: Mapping[int, Told]
     nbytes: int
 
 
-def _nbytes(requests: Sequence[Mapping[int, Told]]) -> int:
-    told = [each.activity for request in requests for each in request.values()]
-    known = [each for each in told if each is not None]
+def _nbytes(told: Mapping[int, Told]) -> int:
+    known = [each.activity for each in told.values() if each.activity is not None]
     return sum(_DISPATCH_BYTES * each.known + _SPAN_BYTES * len(each.spans) for each in known)
 
 
@@ -157,9 +156,9 @@ class Timelines:
         self._kept: deque[_Kept] = deque()
         self._nbytes = 0
 
-    def note(self, cell: int, requests: Sequence[Mapping[int, Told]]) -> None:
-        """Keeps what the processes told of a cell: of one request, of several if it was timed."""
-        kept = _Kept(cell, requests, _nbytes(requests))
+    def note(self, cell: int, told: Mapping[int, Told]) -> None:
+        """Keeps what the processes told of a cell."""
+        kept = _Kept(cell, told, _nbytes(told))
         self._kept.append(kept)
         self._nbytes += kept.nbytes
         while len(self._kept) > MAX_CELLS or (self._nbytes > MAX_BYTES and len(self._kept) > 1):
@@ -176,7 +175,7 @@ class Timelines:
         """
         for kept in reversed(self._kept):
             if cell is None or kept.cell == cell:
-                return made(kept.cell, kept.requests)
+                return made(kept.cell, kept.told)
         if not self._kept:
             raise UsageError("No cell has been run yet. Run one with `%%spmd`.")
         known = ranks_label(kept.cell for kept in self._kept)
@@ -186,111 +185,65 @@ class Timelines:
         )
 
 
-def made(cell: int, requests: Sequence[Mapping[int, Told]]) -> CellTimeline:
+def made(cell: int, told: Mapping[int, Told]) -> CellTimeline:
     """Returns the timeline of a cell.
 
     Args:
         cell: Its number.
-        requests: For each of its requests, process index to what it told.
+        told: Process index to what it told.
     """
-    begins = _begins(requests)
-    found = compared(_arrivals(requests, begins))
-    processes, missing = {}, {}
-    for index in requests[-1]:
-        told = [request[index] for request in requests if index in request]
-        if all(each.activity is None for each in told):
-            missing[index] = "it did not come back from the cell"
-        else:
-            processes[index] = _process(index, told, begins, found.held.get(index, []))
-    hosts = {told.host for request in requests for told in request.values()}
-    forgotten = max((_forgotten(request) for request in requests), default=0)
+    known = {i: each.activity for i, each in told.items() if each.activity is not None}
+    begins: dict[str, float] = {}  # by host, on the host's own clock
+    for index, activity in known.items():
+        host = told[index].host
+        begins[host] = min(begins.get(host, activity.started), activity.started)
+    starts = {i: each.started - begins[told[i].host] for i, each in known.items()}
+    found = compared({i: _arrivals(each, starts[i]) for i, each in known.items()})
     return CellTimeline(
         cell=cell,
-        processes=processes,
-        missing=missing,
+        processes={
+            i: _process(i, told[i], each, starts[i], found.held.get(i, []))
+            for i, each in known.items()
+        },
+        missing={i: "it did not come back from the cell" for i in told if i not in known},
         dispatches=found.dispatches,
-        forgotten=forgotten,
+        forgotten=max((each.dispatches - each.known for each in known.values()), default=0),
         lates=tuple(found.lates),
         stragglers=tuple(stragglers(found.lates)),
-        hosts=len(hosts),
+        hosts=len({each.host for each in told.values()}),
     )
 
 
-def _begins(requests: Sequence[Mapping[int, Told]]) -> dict[str, float]:
-    """Returns when the cell began on each host, on the host's own clock."""
-    begins: dict[str, float] = {}
-    for request in requests[:1]:
-        for told in request.values():
-            if told.activity is not None:
-                began = begins.get(told.host, told.activity.started)
-                begins[told.host] = min(began, told.activity.started)
-    return begins
-
-
-def _offset(told: Told, begins: Mapping[str, float]) -> float:
-    assert told.activity is not None
-    return told.activity.started - begins.get(told.host, told.activity.started)
-
-
-def _arrivals(
-    requests: Sequence[Mapping[int, Told]], begins: Mapping[str, float]
-) -> dict[int, dict[Key, Arrival]]:
-    found: dict[int, dict[Key, Arrival]] = {}
-    for place, request in enumerate(requests):
-        for index, told in request.items():
-            activity = told.activity
-            if activity is None:
-                continue
-            offset = _offset(told, begins)
-            mine = found.setdefault(index, {})
-            for number, site, start, stop in activity.calls():
-                key = (place, site.processes, number)
-                mine[key] = Arrival(start + offset, max(start, stop) + offset, site)
-    return found
+def _arrivals(activity: Activity, offset: float) -> dict[Key, Arrival]:
+    return {
+        (site.processes, number): Arrival(start + offset, max(start, stop) + offset, site)
+        for number, site, start, stop in activity.calls()
+    }
 
 
 def _process(
     index: int,
-    told: Sequence[Told],
-    begins: Mapping[str, float],
+    told: Told,
+    activity: Activity,
+    start: float,
     held: Sequence[tuple[float, float]],
 ) -> ProcessTimeline:
-    intervals = [Interval(_HELD, start, stop, "waiting") for start, stop in held]
-    starts, stops, sampled = [], [], []
-    for each in told:
-        activity = each.activity
-        if activity is None:
-            continue
-        start = _offset(each, begins)
-        stop = start + each.seconds
-        starts.append(start)
-        stops.append(stop)
-        intervals.append(Interval(_PYTHON, start, stop, "python"))
-        for span in activity.spans:
-            # An event may have begun before the cell: another thread's lock was waited for.
-            one, other = max(start, start + span.start), min(stop, start + span.stop)
-            intervals.append(Interval(_TOLD, one, other, span.kind))
-        for _, _, began, ended in activity.calls():
-            if ended:
-                intervals.append(
-                    Interval(_DISPATCHING, start + began, min(stop, start + ended), "dispatching")
-                )
-        if activity.sampled_from is not None:
-            sampled.append(start + activity.sampled_from)
+    stop = start + told.seconds
+    intervals = [Interval(_HELD, *each, "waiting") for each in held]
+    intervals.append(Interval(_PYTHON, start, stop, "python"))
+    for span in activity.spans:
+        # An event may have begun before the cell: another thread's lock was waited for.
+        one, other = max(start, start + span.start), min(stop, start + span.stop)
+        intervals.append(Interval(_TOLD, one, other, span.kind))
+    for _, _, began, ended in activity.calls():
+        if ended:
+            other = min(stop, start + ended)
+            intervals.append(Interval(_DISPATCHING, start + began, other, "dispatching"))
     return ProcessTimeline(
         process_index=index,
-        start=min(starts),
-        stop=max(stops),
+        start=start,
+        stop=stop,
         spans=tuple(painted(intervals)),
-        sampled_from=min(sampled, default=None),
-        dropped=sum(each.activity.dropped for each in told if each.activity is not None),
-        ending=told[-1].ending,
-        sampling_fault=next(
-            (a.sampling_fault for each in told if (a := each.activity) and a.sampling_fault), ""
-        ),
+        dropped=activity.dropped,
+        ending=told.ending,
     )
-
-
-def _forgotten(request: Mapping[int, Told]) -> int:
-    activities = [told.activity for told in request.values() if told.activity is not None]
-    return max((each.dispatches - each.known for each in activities), default=0)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import logging
 import re
+import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
 from jaxnb.arrays.process_held import Exposures
 from jaxnb.arrays.process_pushes import AmbientMesh, Pushes
 from jaxnb.arrays.process_replicas import Replicas
-from jaxnb.cells import process_main_thread, process_shell
-from jaxnb.cells.process_main_thread import Sampler, sleeps_in
+from jaxnb.cells import process_shell
 from jaxnb.cells.process_output import Paging
 from jaxnb.cells.process_runner import Runner
 from jaxnb.compat import ipykernel_requests
@@ -25,7 +29,7 @@ from jaxnb.launch import process_bootstrap, process_compiling
 from jaxnb.lockstep import process_interrupts, process_recorded
 from jaxnb.lockstep.messages import Failures
 from jaxnb.lockstep.process_cell import InLockstep
-from jaxnb.lockstep.process_interrupts import AT_PROMPT, TYPED, is_of_cell
+from jaxnb.lockstep.process_interrupts import AT_PROMPT, TYPED, frames_of, is_of_cell
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.lockstep.process_recorder import Recorder
 from jaxnb.model.cells import (
@@ -43,7 +47,7 @@ from jaxnb.model.group import StackEntry, Whereabouts
 from jaxnb.pitfalls.process_nans import NanWatch
 from jaxnb.pitfalls.process_pitfalls import Pitfalls
 from jaxnb.profile.process_cell_memory import MemoryOfCells
-from jaxnb.profile.process_stats import Statistics, quickly_back
+from jaxnb.profile.process_stats import Statistics, looking, quickly_back
 from jaxnb.profile.process_timekeeper import Timekeeper, Times
 from jaxnb.recovery import hooks
 from jaxnb.wire import messages, process_features, process_sentinel
@@ -109,9 +113,50 @@ def piece(process: ThisProcess, place: int, device: int, start: int, stop: int) 
     return process.recorder.replicas.piece(place, device, start, stop)
 
 
-def watch(process: ThisProcess, request_id: str) -> bool:
-    """Looks at the main thread now and then, as long as that cell runs."""
-    return process.sampler.watch(request_id)
+class Call(NamedTuple):
+    """A call as it was when it was looked at.
+
+    The call itself is not kept: it would keep its variables, and so the memory of arrays, after it
+    has ended.
+    """
+
+    code: CodeType
+    line: int
+
+
+def call_of(frame: FrameType) -> Call:
+    """Returns where a call is now."""
+    return Call(frame.f_code, frame.f_lineno or 0)
+
+
+def calls() -> list[Call]:
+    """Returns the calls of the main thread, innermost first, those first that a cell awaits."""
+    with _looking():
+        return [call_of(each) for each in frames_of(_innermost())]
+
+
+def _innermost() -> FrameType | None:
+    return sys._current_frames().get(threading.main_thread().ident or 0)
+
+
+@contextmanager
+def _looking() -> Iterator[None]:
+    """Looks as others do, and has no garbage collected by itself.
+
+    To look at another thread's call is to make an object for it. In Python 3.11 that may begin a
+    collection, which lets the other thread go on: then the object is made for a call that has
+    ended, and what is in its place by then is written over. (A collection lets others go on where
+    it frees something of JAX, or calls what JAX has put into ``gc.callbacks``.) A threshold of 0
+    is what nobody looks at; ``gc.disable()`` would be seen by ``timeit``, which would keep it.
+    """
+    with looking():
+        before = gc.get_threshold()[0]
+        gc.set_threshold(0)
+        try:
+            yield
+        finally:
+            if gc.get_threshold()[0] == 0:
+                gc.set_threshold(before)
 
 
 MAX_FRAMES = 40
@@ -140,12 +185,12 @@ def where(process: ThisProcess) -> Whereabouts:
 
 def stack() -> tuple[StackEntry, ...]:
     """Returns the main thread's Python stack, outermost first."""
-    calls = process_main_thread.calls()[:MAX_FRAMES]
-    typed = next((i for i, each in enumerate(calls) if each.code is AT_PROMPT), len(calls))
-    return tuple(_described(each, i > typed) for i, each in reversed([*enumerate(calls)]))
+    found = calls()[:MAX_FRAMES]
+    typed = next((i for i, each in enumerate(found) if each.code is AT_PROMPT), len(found))
+    return tuple(_described(each, i > typed) for i, each in reversed([*enumerate(found)]))
 
 
-def _described(call: process_main_thread.Call, has_prompt: bool) -> StackEntry:
+def _described(call: Call, has_prompt: bool) -> StackEntry:
     code, line = call.code, call.line or None
     cell = _CELL.fullmatch(code.co_filename)
     source = linecache.getline(code.co_filename, line or 0).strip()
@@ -233,21 +278,20 @@ class Responder:
                 [MemoryOfCells(), times, AmbientMesh(), Pitfalls(), Rounds(), nans, *features]
             )
             hooks.begin()
-            shell, sampler = self._kernel.shell, Sampler(timekeeper, sleeps_in)
+            shell = self._kernel.shell
             runner = Runner(self._kernel, index, recorder, timekeeper)
             exposures = Exposures()
             self._process = this = ThisProcess(
                 index,
                 shell,
                 recorder,
-                sampler,
                 Statistics(shell),
                 exposures,
                 Pushes(index, exposures),
                 runner.large_value,
             )
             call = partial(process_sentinel.call, this)
-            self._sentinel = Sentinel(key, *where, index, call, sampler)
+            self._sentinel = Sentinel(key, *where, index, call)
             self._runner = runner
             if not identity.bare:
                 self._kernel.shell.push(process_bootstrap.namespace(), interactive=False)

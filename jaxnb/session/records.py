@@ -126,7 +126,7 @@ def record_of(
     result: CellResult,
     *,
     began: datetime,
-    trails: Sequence[Mapping[int, tuple[Trail, ...]]] | None,
+    trails: Mapping[int, tuple[Trail, ...]] | None,
     outcome: CellOutcome,
     detail: str,
     generation: int,
@@ -138,8 +138,7 @@ def record_of(
     Args:
         result: What it did.
         began: When it was sent.
-        trails: For each of its requests, what each process dispatched to several; None if that
-            was not recorded.
+        trails: What each process dispatched to several; None if that was not recorded.
         outcome: How it ended.
         detail: What went wrong.
         generation: How often the group had been restarted.
@@ -160,7 +159,7 @@ def record_of(
         process_seconds=max((each.seconds for each in results), default=0.0),
         compile_seconds=max((each.compile_seconds for each in results), default=0.0),
         compiles=max((each.compiles for each in results), default=0),
-        dispatches=None if trails is None else sum(map(_dispatches, trails)),
+        dispatches=None if trails is None else _dispatches(trails),
         allocated_bytes=allocated,
         peak_bytes=peaks,
         outcome=outcome,
@@ -289,49 +288,48 @@ class Records:
         self.replayable = Replayable()
         self.said = Said()
 
-    def new_pitfalls(self, ran: Sequence[Ran]) -> tuple[Pitfall, ...]:
+    def new_pitfalls(self, ran: Ran) -> tuple[Pitfall, ...]:
         """Returns the pitfalls of a cell that no cell before it has told of, and notes them.
 
         Among them are settings that differ, also where no other pitfall is looked for.
         """
-        is_checked = ran[-1].collected.request.check != "off"
+        is_checked = ran.collected.request.check != "off"
         settings = self._settings.pitfalls() if is_checked else ()
         generation = self._life.generation
-        found = [p for each in ran for p in self.said.new(each.collected.pitfalls, generation)]
+        found = self.said.new(ran.collected.pitfalls, generation)
         self.said.forget_mended("settings", settings)
         return (*found, *self.said.new(settings, generation))
 
     def note(
-        self, ran: Sequence[Ran], result: CellResult, began: datetime, failure: Exception | None
+        self, ran: Ran, result: CellResult, began: datetime, failure: Exception | None
     ) -> None:
         """Notes a cell that has ended, well or not.
 
         Args:
-            ran: What was run of it.
+            ran: It, as it ran.
             result: What it did.
             began: When.
             failure: What was raised for it, or by a process in it; None if nothing was.
         """
-        self.timelines.note(result.cell, [self._told(each) for each in ran])
-        last = ran[-1]
-        is_recorded = self._reach.is_recorded(ran[0].collected.request)
-        parted = last.findings.parted
+        self.timelines.note(result.cell, self._told(ran))
+        is_recorded = self._reach.is_recorded(ran.collected.request)
+        parted = ran.findings.parted
         said = failure or (parted and divergence.describe(parted)) or result.first_nan
         record = record_of(
             result,
             began=began,
-            trails=[each.collected.trails for each in ran] if is_recorded else None,
+            trails=ran.collected.trails if is_recorded else None,
             outcome=outcome_of(
                 result,
                 failure,
                 is_parted=result.divergence is not None,
-                was_abandoned=last.running.abandoned is not None,
-                was_interrupted=last.supervisor.interrupted,
+                was_abandoned=ran.running.abandoned is not None,
+                was_interrupted=ran.supervisor.interrupted,
             ),
             detail=str(said or result.suspect),
             cause=result.cause,
             generation=self._life.generation,
-            starts=last.starts,
+            starts=ran.starts,
         )
         self.history.note(record)
 

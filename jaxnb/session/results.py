@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from typing import Any, Literal
 
 from jaxnb.arrays import placing, unequal
@@ -13,7 +13,7 @@ from jaxnb.arrays.lost import Gather
 from jaxnb.arrays.pulling import CellKey, Puller
 from jaxnb.cells.answers import place_of
 from jaxnb.cells.outcome import caught_text, stopped_text
-from jaxnb.cells.result import CellResult, ProcessResult, joined
+from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.cells.running import Collected, RunningCell
 from jaxnb.cells.sinks import OutputSink, ScriptNotices
 from jaxnb.launch.deaths import dead_processes
@@ -193,7 +193,7 @@ class Results:
 
     def result_of(
         self,
-        ran: Sequence[Ran],
+        ran: Ran,
         num_processes: int,
         pitfalls: tuple[Pitfall, ...] = (),
         cause: Cause | Literal[""] = "",
@@ -201,20 +201,11 @@ class Results:
         """Returns what a cell did.
 
         Args:
-            ran: Its requests: one; of a cell that is timed there may be a second one.
+            ran: It.
             num_processes: Size of the group.
             pitfalls: Those that no cell before it has told of.
             cause: Why its processes parted, or waited until they were interrupted.
         """
-        return reduce(joined, (self._of(each, num_processes, pitfalls, cause) for each in ran))
-
-    def _of(
-        self,
-        ran: Ran,
-        num_processes: int,
-        pitfalls: tuple[Pitfall, ...],
-        cause: Cause | Literal[""],
-    ) -> CellResult:
         collected, found = ran.collected, ran.findings
         request, replies = collected.request, collected.replies
         gather = partial(
@@ -232,7 +223,7 @@ class Results:
             unequal_names=found.unequal_names,
             pitfalls=pitfalls,
             first_nan=found.first_nan,
-            timing=collected.timing if request.calls else None,
+            timing=collected.timing if request.calls != 0 else None,
             gather=partial(gather, tuple(replies)),
             unequal=found.unequal,
             cause=cause,

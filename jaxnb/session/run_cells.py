@@ -5,20 +5,19 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
 from jaxnb.cells.outcome import STILL_COMPUTING, cell_error, error_of, still_computing_error
-from jaxnb.cells.result import CellResult, calls_to_come
+from jaxnb.cells.result import CellResult
 from jaxnb.cells.running import Collected, RunningCell
 from jaxnb.cells.sinks import OutputSink
 from jaxnb.debugging.asking import Asker
 from jaxnb.errors import JaxnbError, RecoveryInterrupted, UsageError
 from jaxnb.labels import Outputs
-from jaxnb.launch.deaths import Death, dead_processes
+from jaxnb.launch.deaths import Death
 from jaxnb.lockstep import settings
 from jaxnb.lockstep.messages import Apart
 from jaxnb.lockstep.provenance import unequal_names_text
@@ -43,12 +42,6 @@ COMPUTED_SECONDS = 3.0
 
 LOOK_SECONDS = 0.05
 """How often it is looked whether it has ended."""
-
-WATCH_AFTER_SECONDS = 0.05
-"""In a cell that runs for longer the processes look at their main threads now and then."""
-
-WATCH_SECONDS = 0.2
-"""The cell's output waits so long at most: who does not answer in time may watch all the same."""
 
 
 class Cells:
@@ -84,9 +77,7 @@ class Cells:
         outputs: Outputs,
         interrupted: threading.Event,
         timeout: float | None,
-        *,
-        repeats_as_fits: bool = False,
-    ) -> list[Ran]:
+    ) -> Ran:
         """Runs a cell; the group is in step then, if that is possible.
 
         Args:
@@ -95,45 +86,8 @@ class Cells:
             outputs: Whose lines it gets.
             interrupted: Interrupts it once it is set.
             timeout: Seconds after which it is interrupted, or None.
-            repeats_as_fits: It is timed, and run as often again as its first calls let expect.
-
-        Returns:
-            What was run: a second request if it was run again.
         """
         self._work.cells_run += not request.aside
-        ran = [self._run(request, sink, outputs, interrupted, timeout)]
-        if repeats_as_fits and self._may_repeat(ran[0], interrupted):
-            calls = calls_to_come(ran[0].collected.timing)
-            left = None if timeout is None else timeout - ran[0].running.seconds
-            if calls >= 1 and (left is None or left > 0):
-                again = replace(request, calls=calls, request_id=uuid.uuid4().hex)
-                ran.append(self._run(again, sink, outputs, interrupted, left))
-        return ran
-
-    def require_computed(self) -> None:
-        """Has a group count as ready again that was not because of a computation which has ended.
-
-        Raises:
-            SessionBrokenError: It has not ended.
-        """
-        if self._life.lifecycle.phase is Phase.COMPUTING:
-            if computed := self._reach.still_computed():
-                raise still_computing_error(computed)
-            self._life.lifecycle.note_computed()
-
-    def _may_repeat(self, ran: Ran, interrupted: threading.Event) -> bool:
-        failed = ran.collected.errors or ran.running.sink_error or ran.findings.parted
-        was_cut = ran.was_cut or interrupted.is_set() or bool(self._life.deaths)
-        return not (was_cut or failed) and self._life.lifecycle.state == "ready"
-
-    def _run(
-        self,
-        request: CellRequest,
-        sink: OutputSink,
-        outputs: Outputs,
-        interrupted: threading.Event,
-        timeout: float | None,
-    ) -> Ran:
         generation, starts = self._life.generation, self._life.lifecycle.starts
         request = replace(request, serial=next(self._life.serials))
         running = self._send(request, sink, outputs, interrupted)
@@ -165,6 +119,17 @@ class Cells:
             running.notice(tell_names(found.unequal_names))
         return Ran(running, generation, starts, collected, found, supervisor, computed)
 
+    def require_computed(self) -> None:
+        """Has a group count as ready again that was not because of a computation which has ended.
+
+        Raises:
+            SessionBrokenError: It has not ended.
+        """
+        if self._life.lifecycle.phase is Phase.COMPUTING:
+            if computed := self._reach.still_computed():
+                raise still_computing_error(computed)
+            self._life.lifecycle.note_computed()
+
     def _send(
         self,
         request: CellRequest,
@@ -188,8 +153,6 @@ class Cells:
         asks, send = running.request.input, self._life.sentinels.ask
         asker = Asker(asks, send, is_shown=running.is_shown)
         supervisor = Supervisor(self._reach, running, timeout, asker)
-        # To look at a thread takes a little of its time: not while calls are timed.
-        is_watched = running.request.calls > 0
         try:
             while supervisor.go_on():
                 running.step()
@@ -197,11 +160,6 @@ class Cells:
                 is_ending = any(each.type_name == "KeyboardInterrupt" for each in errors)
                 is_ending |= supervisor.interrupted
                 asker.look(running.questions, running.waiting_for, is_ending=is_ending)
-                if not is_watched and running.seconds > WATCH_AFTER_SECONDS:
-                    is_watched = True
-                    asked = running.waiting_for - dead_processes(self._life.deaths)
-                    watched = running.request.request_id
-                    self._reach.told(asked, "watch", WATCH_SECONDS, request_id=watched)
         finally:
             supervisor.close()
             asker.close()
@@ -308,7 +266,6 @@ class Wanted:
         timeout: Seconds after which it is interrupted.
         interrupted: Interrupts it once it is set; None if only SIGINT does.
         raise_on_error: Raise if a process raised.
-        repeats_as_fits: Run it again as often as fits into about a second.
     """
 
     cell: int | None
@@ -317,7 +274,6 @@ class Wanted:
     timeout: float | None
     interrupted: threading.Event | None
     raise_on_error: bool
-    repeats_as_fits: bool
 
 
 class Runs:
@@ -357,36 +313,29 @@ class Runs:
             self._require_checks(request.check, sink)
             number = self.next_cell() if wanted.cell is None else wanted.cell
             began = datetime.now()
-            ran = self._cells.run(
-                replace(request, cell=number),
-                sink,
-                wanted.outputs,
-                interrupted,
-                wanted.timeout,
-                repeats_as_fits=wanted.repeats_as_fits,
-            )
-            died = self._died(ran[-1])
+            request = replace(request, cell=number)
+            ran = self._cells.run(request, sink, wanted.outputs, interrupted, wanted.timeout)
+            died = self._died(ran)
             result = self._ended(ran, has_died=bool(died))
             if wanted.cell is None and self.is_in_notebook:
                 result = replace(result, is_called=True)
-        last = ran[-1]
-        error = last.running.abandoned or error_of(
+        error = ran.running.abandoned or error_of(
             result,
             deaths=died,
-            began=last.running.began,
-            timed_out_after=wanted.timeout if last.supervisor.timed_out else None,
-            unshown=last.running.sink_error,
+            began=ran.running.began,
+            timed_out_after=wanted.timeout if ran.supervisor.timed_out else None,
+            unshown=ran.running.sink_error,
             state=self._life.state,
-            computed=last.computed,
+            computed=ran.computed,
             raise_on_error=wanted.raise_on_error,
         )
         if not request.aside:
             failure = error or (cell_error(result) if result.errors else None)
             self._records.note(ran, result, began, failure)
         is_own = wanted.interrupted is None
-        if is_own and interrupted.is_set() and not last.supervisor.interrupted:
+        if is_own and interrupted.is_set() and not ran.supervisor.interrupted:
             raise KeyboardInterrupt  # the cell had ended; or the group was being formed
-        tell(last, result, sink, error)
+        tell(ran, result, sink, error)
         if error is not None:
             raise error
         return result
@@ -407,14 +356,14 @@ class Runs:
         deaths, replies = self._life.deaths, ran.collected.replies
         return [d for d in deaths if d.role != "engine" or d.index in replies]
 
-    def _ended(self, ran: Sequence[Ran], *, has_died: bool) -> CellResult:
+    def _ended(self, ran: Ran, *, has_died: bool) -> CellResult:
         """Makes the result of a cell, and notes it for the next."""
         pitfalls = self._records.new_pitfalls(ran)
-        cause = "dead" if has_died else ran[-1].cause
+        cause = "dead" if has_died else ran.cause
         result = self._results.result_of(ran, self._life.num_processes, pitfalls, cause)
         self._work.note_result(result)
-        if not ran[0].collected.request.aside:
+        if not ran.collected.request.aside:
             self._work.last_cell = result.cell
             self._work.last_failed = result if result.errors else self._work.last_failed
-        self._records.replayable.note(replace(ran[0].collected.request, calls=0), result)
+        self._records.replayable.note(replace(ran.collected.request, calls=0), result)
         return result

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
-from jaxnb.cells.result import CellResult, first_calls
+from jaxnb.cells.result import CellResult, calls_of
 from jaxnb.cells.sinks import OutputSink, ScriptNotices
 from jaxnb.compiled import comparing
 from jaxnb.compiled.comparison import Comparison
@@ -265,11 +265,11 @@ class Session(Transfers):
             pitfalls=self.options.pitfalls,
             check_nans=one_of_nans(check_nans),
             input=one_of_inputs(input),
-            calls=first_calls(repeats) if time else 0,
+            calls=calls_of(repeats) if time else 0,
             script=script,
         )
-        sink, fits = sink or ScriptNotices(), time and repeats is None
-        wanted = Wanted(cell, sink, outputs, timeout, interrupted, raise_on_error, fits)
+        sink = sink or ScriptNotices()
+        wanted = Wanted(cell, sink, outputs, timeout, interrupted, raise_on_error)
         return self._runs.run(request, wanted)
 
     def compare(

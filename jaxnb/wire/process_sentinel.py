@@ -11,7 +11,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import zmq
 from jupyter_client.session import Session
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from jaxnb.arrays.process_held import Exposures
     from jaxnb.arrays.process_pushes import Pushes
-    from jaxnb.cells.process_main_thread import Sampler
     from jaxnb.lockstep.process_recorder import Recorder
     from jaxnb.model.arrays import PackRequest
     from jaxnb.profile.process_stats import Statistics
@@ -38,7 +37,6 @@ class ThisProcess:
         index: Its index.
         shell: Its kernel's, whose namespace holds the user's variables.
         recorder: Knows what it has dispatched.
-        sampler: Looks at its main thread while a cell runs.
         statistics: Takes its statistics; for the sentinel's thread alone.
         exposures: Keeps the bytes of the pulls and pushes that it takes part in.
         pushes: Those pushes.
@@ -48,7 +46,6 @@ class ThisProcess:
     index: int
     shell: Any
     recorder: Recorder
-    sampler: Sampler
     statistics: Statistics
     exposures: Exposures
     pushes: Pushes
@@ -91,25 +88,10 @@ MOST_WAITING = 100
 """Messages of one connection that wait to be read; more wait where they are sent."""
 
 
-class Looks(Protocol):
-    """What the thread does between questions."""
-
-    @property
-    def pause(self) -> int | None:
-        """Milliseconds until the next look; None for none."""
-
-    def look(self) -> None:
-        """Looks once."""
-
-    def stop(self, fault: str) -> None:
-        """Looks no more; ``fault`` is what kept it from looking."""
-
-
 class Sentinel:
     """Answers the notebook's questions about this process, whatever its main thread does.
 
-    It sleeps in a poll between questions, and between its looks at the main thread, where the
-    notebook has asked for them. It ends with the process.
+    It sleeps between questions, and ends with the process.
 
     Args:
         key: The cluster's key.
@@ -117,7 +99,6 @@ class Sentinel:
         folder: Where its socket is, which only this user can reach.
         process_index: This process.
         call: Calls a function that is named, with its arguments; it must be quick.
-        looks: What it does between questions.
 
     Attributes:
         address: How to reach it.
@@ -131,10 +112,9 @@ class Sentinel:
         folder: str,
         process_index: int,
         call: Callable[[str, Mapping[str, Any]], Any],
-        looks: Looks,
     ) -> None:
         self._process_index = process_index
-        self._call, self._looks = call, looks
+        self._call = call
         self._session = Session(key=key)
         # Of its own: the kernel closes its context while this thread may still be asked.
         self._socket = zmq.Context().socket(zmq.ROUTER)
@@ -146,9 +126,6 @@ class Sentinel:
 
     def _serve(self) -> None:
         while True:
-            if not self._socket.poll(self._looks.pause):
-                self._look()
-                continue
             parts = self._socket.recv_multipart()
             try:
                 identities, frames = self._session.feed_identities(parts)
@@ -191,12 +168,6 @@ class Sentinel:
         self._newest = max(self._newest, sent)
         while (oldest := next(iter(self._heard.items())))[1] < self._newest - LATE_SECONDS:
             del self._heard[oldest[0]]
-
-    def _look(self) -> None:
-        try:
-            self._looks.look()
-        except Exception as error:  # this thread has to stay, to answer
-            self._looks.stop(f"{type(error).__name__}: {error}")
 
 
 def _bind(listening: zmq.Socket[bytes], host: str, folder: str) -> str:

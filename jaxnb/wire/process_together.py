@@ -19,6 +19,7 @@ LOOK_MS = 200
 _cell: tuple[str, tuple[int, ...]] | None = None
 _round = 0
 _last_key = ""
+_last_number = ""
 
 
 class Rounds(Feature):
@@ -69,6 +70,29 @@ def exchange(word: dict[str, Any], seconds: float | None = None) -> dict[int, di
         client.key_value_delete(_last_key)
     _last_key = f"{prefix}/{me}"
     return {index: words[index] for index in everyone}
+
+
+def number_of_first(number: int, *, waits: bool = True) -> int:
+    """Returns what the first process of the cell gives; the others wait for it.
+
+    Args:
+        number: What this process gives if it is the first.
+        waits: False returns at once.
+    """
+    global _last_number
+    me, everyone = jax.process_index(), members()
+    if len(everyone) == 1:
+        return number
+    client = jax_runtime.coordination_client()
+    key = f"jaxnb/together/{_cell[0] if _cell else 'script'}/number"
+    if me == everyone[0]:
+        if _last_number not in ("", key):  # of a cell that has ended
+            client.key_value_delete(_last_number)
+        _last_number = key
+        client.key_value_set(key, str(number), allow_overwrite=True)
+    elif waits:
+        return int(told(client, key) or 0)
+    return number
 
 
 def _word(client: Any, key: str, deadline: float | None, process: int) -> str:

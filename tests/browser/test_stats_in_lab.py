@@ -21,7 +21,7 @@ def test_the_panel_goes_on_while_a_cell_runs(lab_page: OpenLab, theme: str) -> N
     lab = lab_page([*START, LIVE, HOLD, "%spmd_stats", AGAIN, "%spmd_stop"], theme=theme)
     panel = [lab.run(position) for position in range(3)][2]
     expect(panel.output).to_contain_text("every second")
-    expect(panel.output.locator('[title$="; the last 16 s"]')).to_have_count(4)
+    expect(panel.output).to_contain_text("CPU time")
     assert_readable(panel)
 
     cell = lab.cell(HOLD)

@@ -389,8 +389,6 @@ step.lower({"w": np.ones((1, 3), np.float32)}, 2.0)
 jax.pmap(lambda a: a)(jnp.ones(2)); jax.jit(jax.pmap(lambda a: a))(jnp.ones(2))
 from jax.experimental import multihost_utils
 multihost_utils.assert_equal(np.ones(2))
-other = jax.sharding.Mesh(mesh.devices[::-1], ("d",))
-y = jax.device_put(w, jax.NamedSharding(other, jax.P("d")))
 """
 )
 
@@ -803,7 +801,7 @@ def test_what_is_lowered_traced_and_moved_is_told(python: Python) -> None:
     assert lines[1] == (
         "step step <string> (\"tree['w']\", 'rate') [(2, 3), ()] [False, True] [48]"
     )
-    assert [line.split()[0] for line in lines[2:]] == ["traced_pmap", "reordered"]
+    assert [line.split()[0] for line in lines[2:]] == ["traced_pmap"]
 
 
 def test_going_through_an_array_not_all_here_is_told_from_other_assertions(python: Python) -> None:
@@ -830,11 +828,6 @@ def test_initialize_is_taken_once_processes_are_joined(python: Python) -> None:
         pytest.param(
             "from jax._src import dispatch; dispatch._device_put_sharding_impl = print",
             "device-put",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            "from jax._src import dispatch; del dispatch._different_device_order_reshard",
-            "device-order",
             marks=pytest.mark.thorough,
         ),
     ],

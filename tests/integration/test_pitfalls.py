@@ -18,10 +18,9 @@ from jaxnb_fixtures import own_frames
 SETUP = """
 import functools
 from jax.experimental import multihost_utils as mh
-Mesh, Auto = jax.sharding.Mesh, jax.sharding.AxisType.Auto
+Auto = jax.sharding.AxisType.Auto
 n = jax.device_count()
 mesh = jax.make_mesh((n,), ("d",), axis_types=(Auto,))
-grid = jax.make_mesh((2, n // 2), ("data", "model"), axis_types=(Auto, Auto))
 rows, everywhere = NamedSharding(mesh, P("d")), NamedSharding(mesh, P())
 def put(whole, sharding=rows):
     return jax.make_array_from_callback(whole.shape, sharding, lambda i: whole[i])
@@ -99,15 +98,6 @@ TRIGGERS = {
         "outer = jax.jit(lambda a: inner(a) + 1)\nfloat(outer(np.ones(3)))",
         ("constant", 5, "16.0 MiB"),
     ),
-    "replicated over the whole mesh": (
-        "w = put(np.zeros((4096, 4096), np.float32), everywhere)\n"
-        "y = jax.jit(lambda w, a: w[0, 0] + a)(w, x)",
-        (
-            "replicated",
-            2,
-            "64.0 MiB on each of 8 devices. Mesh axis 'd' (8) would reduce that to",
-        ),
-    ),
     "shapes in a loop": (
         "f = jax.jit(lambda a: a * 2)\nfor i in range(10):\n    f(np.ones(i + 1));",
         (
@@ -119,7 +109,7 @@ TRIGGERS = {
     ),
     "a new function in a loop": (
         "for i in range(8):\n    jax.jit(lambda a: a * 2)(1.0)",
-        ("recompiled", 2, "it is a new function each time"),
+        ("recompiled", 2, "or it is a new function each time"),
     ),
     "a static argument in a loop": (
         "f = jax.jit(lambda a, k: a * k, static_argnums=1)\nfor i in range(9): f(1.0, i)",
@@ -128,16 +118,6 @@ TRIGGERS = {
     "the structure in a loop": (
         "f = jax.jit(lambda a: sum(a))\nfor i in range(1, 10): f([1.0] * i)",
         ("recompiled", 2, "had 8 arrays among the arguments, then 9"),
-    ),
-    "a mesh in another order, put": (
-        "other = Mesh(mesh.devices[::-1], ('d',))\n"
-        "y = jax.device_put(x, NamedSharding(other, P('d')))",
-        ("device-order", 2, "different order"),
-    ),
-    "a mesh in another order, added": (
-        "other = Mesh(mesh.devices[::-1], ('d',), axis_types=(Auto,))\n"
-        "y = put(np.ones(2 * n, np.float32), NamedSharding(other, P('d')))\nx + y",
-        ("device-order", 3, "The two have the same 8 devices in different order"),
     ),
     "a lookup over Explicit axes": (
         "m = jax.make_mesh((n,), ('d',))\n"
@@ -208,14 +188,6 @@ HEALTHY = {
         "w = np.ones((2048, 2048), np.float32)\n"
         "jax.jit(lambda a, w: (w * a[0]).sum())(np.ones(3), w);",
     ],
-    "replicated": [
-        "bias = put(np.zeros(1 << 18, np.float32), everywhere)\n"
-        "jax.jit(lambda a, b, c: a[0] + b + c)(x, bias, bias);",
-        # Divided by one axis, and by no other: tensor and data parallelism.
-        "w = put(np.zeros((4096, 4096), np.float32), NamedSharding(grid, P(None, 'model')))\n"
-        "jax.jit(lambda w: w[0, 0])(w);",
-        "w = np.zeros((4096, 4096), np.float32)\njax.jit(lambda w: w[0, 0])(w);",
-    ],
     "recompiled": [
         "f = jax.jit(lambda a: a * 2)\nfor i in range(7): f(np.ones(i + 1));",
         "f = jax.jit(lambda a: a * 2)\nfor i in range(50): f(np.ones(3));",
@@ -223,24 +195,11 @@ HEALTHY = {
         "params = [jnp.ones(i + 1) * 2 for i in range(9)]\nfor p in params: jnp.linalg.norm(p)",
         "f = jax.jit(lambda a: a * 2)\nfor i in range(9): f.lower(np.ones(i + 1));",
     ],
-    "device-order": [
-        # Another view of the same devices.
-        "turned = Mesh(grid.devices.T, ('model', 'data'), axis_types=(Auto, Auto))\n"
-        "y = jax.device_put(x, NamedSharding(turned, P('model')))\nfloat(total(y))",
-        "same = Mesh(np.array(jax.devices()), ('d',), axis_types=(Auto,))\n"
-        "y = jax.device_put(x, NamedSharding(same, P('d')))\nfloat(total(y + x))",
-        "y = jax.device_put(x, NamedSharding(grid, P(('data', 'model'))))\nfloat(total(y + x))",
-    ],
 }
 
 ERRORS_OF_THEIR_OWN = {
     "an error of the user": "raise RuntimeError('of the user')",
     "an assertion without words": "assert process_index > n",
-    "some of the devices": (
-        "raise ValueError('Received incompatible devices for jitted computation. Got argument x of "
-        "f with shape float32[2] and device ids [0, 1] on platform CPU and argument y of f with "
-        "shape float32[4] and device ids [0, 1, 2, 3] on platform CPU')"
-    ),
 }
 
 

@@ -419,20 +419,6 @@ def test_an_answer_that_cannot_be_sent_is_a_fault_too(session: Session) -> None:
         session.run(MENDED.format(what="where.stack"), ranks=[1])
 
 
-@pytest.mark.timing
-def test_a_sampler_that_fails_says_so_in_the_timeline(session: Session) -> None:
-    session.run(FAILING.format(what="this.sampler.look"), ranks=[1])
-    try:
-        session.run("import time; time.sleep(0.5)")
-        timeline = session.timeline()
-    finally:
-        session.run(MENDED.format(what="this.sampler.look"), ranks=[1])
-    assert timeline.processes[1].sampling_fault == FAULT
-    said = f"Sampling failed on process 1 before the cell ended ({FAULT})"
-    assert said in " ".join(str(timeline).split())
-    assert not timeline.processes[0].sampling_fault
-
-
 def test_a_child_that_the_notebook_has_forked_asks_by_sockets_of_its_own(session: Session) -> None:
     assert sorted(session.where()) == ALL
     context = multiprocessing.get_context("fork")

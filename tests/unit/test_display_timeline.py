@@ -26,10 +26,9 @@ def process(index: int, *spans: Span, **settings: object) -> ProcessTimeline:
     return ProcessTimeline(index, 0.0, 2.0, spans, **settings)  # type: ignore[arg-type]
 
 
-HERE = process(0, Span(0.0, 0.5, "python"), Span(0.5, 1.5, "waiting"), Span(1.5, 2.0, "python"),
-               sampled_from=0.05)  # fmt: skip
+HERE = process(0, Span(0.0, 0.5, "python"), Span(0.5, 1.5, "waiting"), Span(1.5, 2.0, "python"))
 LATE = process(1, Span(0.0, 1.0, "compiling"), Span(1.0, 1.5, "tracing"),
-               Span(1.5, 2.0, "dispatching"), sampled_from=0.06)  # fmt: skip
+               Span(1.5, 2.0, "dispatching"))  # fmt: skip
 TIMELINE = Timeline(
     7, {0: HERE, 1: LATE}, {}, 40,
     lates=(Late(1, STEP, 1, 1.5, {0: 1.0}),), stragglers=(Straggler(1, 31, {0: 1.0}, STEP),),
@@ -51,7 +50,6 @@ most at line 5 (`jit(step)`)."""
 def test_the_text_of_a_timeline() -> None:
     text = timeline_card(TIMELINE).text
     assert text.startswith(TEXT)
-    assert "sampled, from 60 ms on" in text
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -68,7 +66,7 @@ def test_the_picture() -> None:
 
 
 def test_what_a_process_did_not_tell() -> None:
-    ended = replace(HERE, ending="raised ValueError at line 3", sampled_from=None, dropped=9)
+    ended = replace(HERE, ending="raised ValueError at line 3", dropped=9)
     text = timeline_card(
         replace(TIMELINE, processes={0: ended}, missing={1: "it did not come back"}, stragglers=(),
                 lates=(), forgotten=12, hosts=2)
@@ -77,9 +75,8 @@ def test_what_a_process_did_not_tell() -> None:
     assert "Process 1: no timeline (it did not come back)." in text
     assert "No process kept the others waiting" in text
     assert "12 earlier ones are not in it" in text
-    assert "9 short spans" in text
+    assert "up to 9 earlier ones count as Python" in text
     assert "clocks of 2 hosts" in text
-    assert "was not looked for" in text
     nobody = timeline_card(replace(TIMELINE, processes={}, stragglers=(), lates=()))
     assert nobody.text.startswith("cell [7] · 0 processes")
 
@@ -143,7 +140,7 @@ def test_a_timed_cell() -> None:
     ]
     html = timing_card(timing).html
     Tags(html)
-    assert html.count("middle half 1.10 ms – 1.30 ms") == 1
+    assert "1.10 ms – 1.30 ms" in html
     results = {i: ProcessResult(i, None, "", "", (), None, 0.3, 0.0) for i in (0, 1)}
     card = cell_card(CellResult(1, "x", results, 2, 0.4, timing=timing))
     assert card.text.startswith("timed · 3 calls")

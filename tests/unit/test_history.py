@@ -11,14 +11,11 @@ from typing import Any
 import pytest
 
 from jaxnb.cells.outcome import outcome_of
+from jaxnb.cells.process_repeating import LEAST_REPEATS, MOST_REPEATS, calls_to_come
 from jaxnb.cells.result import (
-    LEAST_REPEATS,
-    MOST_REPEATS,
     CellResult,
     ProcessResult,
-    calls_to_come,
-    first_calls,
-    joined,
+    calls_of,
     timing_of,
 )
 from jaxnb.errors import CellTimeoutError, ProcessDiedError, UsageError
@@ -58,59 +55,28 @@ def test_the_first_call_is_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("second", "more"),
+    ("took", "more"),
     [(1e-9, MOST_REPEATS - 1), (0.01, 99), (0.3, 3), (0.9, LEAST_REPEATS - 1),
      (5.0, LEAST_REPEATS - 1), (11.0, 0)],
 )  # fmt: skip
-def test_as_many_repeats_as_fit_into_a_second(second: float, more: int) -> None:
-    assert calls_to_come(timing_of({0: (7.0, second / 2), 1: (7.0, second)})) == more
-
-
-def test_without_a_second_call_there_are_no_more() -> None:
-    assert calls_to_come(timing_of({0: (7.0,), 1: (7.0, 0.1)})) == 0
+def test_as_many_repeats_as_fit_into_a_second(took: float, more: int) -> None:
+    assert calls_to_come(took) == more
 
 
 def test_the_number_that_the_user_wants() -> None:
-    assert first_calls(None) == 2
-    assert first_calls(1) == 2
-    assert first_calls(40) == 41
+    assert calls_of(None) is None
+    assert calls_of(1) == 2
+    assert calls_of(40) == 41
     for bad in (0, -3, 10**6, "9", 2.0, True):
         with pytest.raises(UsageError, match="number of repeats"):
-            first_calls(bad)  # type: ignore[arg-type]
-
-
-def test_two_requests_are_one_result() -> None:
-    first = CellResult(1, "x", {0: process(0, 1.0, "a\n")}, 1, 2.0, "a\n",
-                       timing=timing_of({0: (0.7, 0.1)}))  # fmt: skip
-    then = CellResult(1, "x", {0: process(0, 3.0, "b\n")}, 1, 4.0, "b\n",
-                      timing=timing_of({0: (0.2, 0.3)}))  # fmt: skip
-    both = joined(first, then)
-    assert both.timing == timing_of({0: (0.7, 0.1, 0.2, 0.3)})
-    assert (both.seconds, both.stdout, both.per_process[0].stdout) == (6.0, "a\nb\n", "a\nb\n")
-    assert (both.per_process[0].seconds, both.per_process[0].compiles) == (4.0, 4)
-
-
-def test_two_requests_change_memory_from_before_the_first_to_after_the_second() -> None:
-    one = replace(process(0, 1.0, ""), memory=(CellMemory(4, 100, 350, 400),))
-    two = replace(process(0, 1.0, ""), memory=(CellMemory(4, 350, 200, None),))
-    none = process(0, 1.0, "")
-    timing = timing_of({0: (0.1,)})
-
-    def memory(*each: ProcessResult) -> tuple[CellMemory, ...]:
-        results = [CellResult(1, "x", {0: r}, 1, 1.0, timing=timing) for r in each]
-        return joined(*results).per_process[0].memory
-
-    assert memory(one, two) == (CellMemory(4, 100, 200, 400),)
-    assert memory(one, none) == one.memory
-    assert memory(none, two) == two.memory
+            calls_of(bad)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------- records
 
 
 def test_what_is_kept_of_a_cell() -> None:
-    trails = [{0: (Trail((0, 2), 3, 1), Trail((0, 1, 2, 3), 2, 1)), 2: (Trail((0, 2), 3, 1),)},
-              {0: (Trail((0, 2), 10, 1),), 2: ()}]  # fmt: skip
+    trails = {0: (Trail((0, 2), 3, 1), Trail((0, 1, 2, 3), 2, 1)), 2: (Trail((0, 2), 3, 1),)}
     kept = record_of(
         result(),
         began=datetime(2026, 1, 31, 12, tzinfo=UTC),
@@ -124,7 +90,7 @@ def test_what_is_kept_of_a_cell() -> None:
     assert (kept.seconds, kept.process_seconds, kept.compile_seconds, kept.compiles) == (
         1.0, 0.75, 0.25, 2,
     )  # fmt: skip
-    assert kept.dispatches == 15
+    assert kept.dispatches == 5
     assert (kept.outcome, kept.generation) == ("error", 2)
     assert kept.detail.startswith("boom x")
     assert len(kept.detail) == 300

@@ -10,9 +10,9 @@ from types import ModuleType
 import jax
 import pytest
 
-from jaxnb.cells import process_main_thread
 from jaxnb.profile import process_stats
-from jaxnb.profile.process_stats import LiveArrays
+from jaxnb.profile.process_stats import bytes_in_use
+from jaxnb.session import process_endpoint
 
 
 def others_may_look() -> bool:
@@ -30,9 +30,8 @@ def others_may_look() -> bool:
 @pytest.mark.parametrize(
     ("look", "module", "name"),
     [
-        (LiveArrays().update, jax, "live_arrays"),
-        (process_main_thread.calls, sys, "_current_frames"),
-        (process_main_thread.innermost_file, sys, "_current_frames"),
+        (bytes_in_use, jax, "live_arrays"),
+        (process_endpoint.calls, sys, "_current_frames"),
     ],
 )
 def test_one_looks_at_a_time(

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from jaxnb.cells import process_main_thread
+from jaxnb.session import process_endpoint
 
 SECONDS = 6
 """Without holding collections back it crashes, or finds what is no call, mostly sooner."""
@@ -16,7 +16,7 @@ SECONDS = 6
 # Collections begin at every third object, and let other threads go on.
 BUSY = """
 import faulthandler, gc, sys, threading, time
-from jaxnb.cells import process_main_thread
+from jaxnb.session import process_endpoint
 faulthandler.enable()
 gc.callbacks.append(lambda *_: time.sleep(0))
 gc.set_threshold(3)
@@ -26,7 +26,7 @@ looks = 0
 def look():
     global looks
     while True:
-        assert process_main_thread.calls()
+        assert process_endpoint.calls()
         looks += 1
         time.sleep(0)
 
@@ -62,7 +62,7 @@ def test_collections_go_on_afterwards(threshold: int) -> None:
     before = gc.get_threshold()
     try:
         gc.set_threshold(threshold)
-        assert process_main_thread.calls()
+        assert process_endpoint.calls()
         assert gc.get_threshold() == (threshold, *before[1:])
     finally:
         gc.set_threshold(*before)

@@ -82,18 +82,10 @@ def ran(calls: tuple[float, ...], findings: Findings, **how: Any) -> Ran:
 def test_a_result_is_what_came_and_what_was_found() -> None:
     parted = Divergence(7, 1, "order", ())
     once = ran((), Findings(parted=parted), interrupted=True)
-    result = Results(NO_PULLER).result_of([once], 4, cause=once.cause)
+    result = Results(NO_PULLER).result_of(once, 4, cause=once.cause)
     assert (result.cell, result.num_processes, result.seconds) == (7, 4, 2.0)
     assert (result.stdout, result.per_process[0].stdout) == ("[0] a\n", "a\n")
     assert (result.divergence, result.cause) == (parted, "order")
     assert result.errors[0].type_name == "ValueError"
     assert ran((), Findings()).cause == ""
     assert ran((), Findings(), interrupted=True).cause == "slow"
-
-
-def test_requests_of_a_timed_cell_are_one_result() -> None:
-    both = [ran((0.3, 0.1), Findings()), ran((0.2,), Findings())]
-    result = Results(NO_PULLER).result_of(both, 4)
-    assert result.timing is not None
-    assert result.timing.per_process[0].repeats == (0.1, 0.2)
-    assert (result.seconds, result.stdout) == (4.0, "[0] a\n" * 2)

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from jaxnb.display.card import Card
-from jaxnb.display.text import spark
 from jaxnb.errors import SessionBrokenError
 from jaxnb.magics import looking as magic
 from jaxnb.model.group import DeviceInfo
 from jaxnb.profile import card_stats
-from jaxnb.profile.statistics import SAMPLES, DeviceStats, StatsHistory, cpu_percent
+from jaxnb.profile.statistics import DeviceStats
 from jaxnb_fixtures import PATIENT_SECONDS
 
 
@@ -27,47 +26,18 @@ def row(index: int = 0, **fields: Any) -> DeviceStats:
     return replace(made, **fields)
 
 
-def test_processor_time_is_told_between_two_samples() -> None:
-    first, later = row(), row(process_cpu_seconds=1.5, at_seconds=11.0)
-    assert cpu_percent(first, later) == 50.0
-    assert cpu_percent(first, first) is None
-    assert cpu_percent(first, replace(later, pid=7)) is None  # it was replaced
-    assert cpu_percent(first, replace(later, at_seconds=None)) is None
-
-
-def test_lines_are_block_characters_with_gaps() -> None:
-    assert spark([0.0, 4.0, None, 8.0, 99.0], 8.0) == "▁▅ ██"
-    assert spark([0.0], 0.0) == "▁"
-
-
-def test_a_history_keeps_the_last_minute() -> None:
-    history = StatsHistory()
-    for i in range(SAMPLES + 5):
-        history.add([row(1, bytes_in_use=i), row(0)])
-    first, second = history.tracks
-    assert [track.last.device.process_index for track in (first, second)] == [0, 1]
-    assert list(second.in_use) == list(range(5, SAMPLES + 5))
-
-
 @pytest.mark.parametrize("gpu", [False, True])
 def test_the_panel_is_as_wide_as_a_terminal(gpu: bool) -> None:
-    history = StatsHistory()
-    for i in range(SAMPLES):
-        rows = [row(p, at_seconds=float(i), process_cpu_seconds=i * 1.0) for p in range(4)]
-        if gpu:
-            rows = [replace(r, utilization_percent=100.0, temperature_celsius=101) for r in rows]
-        history.add([*rows[:3], replace(rows[3], note="process 3: killed by SIGKILL")])
-    card = card_stats.live_stats_card(history, "Words.")
+    rows = [row(p, process_cpu_seconds=90.0) for p in range(4)]
+    if gpu:
+        rows = [replace(r, utilization_percent=100.0, temperature_celsius=101) for r in rows]
+    rows[3] = replace(rows[3], note="process 3: killed by SIGKILL")
+    card = card_stats.stats_card(rows, "Words.", at="12:00:00")
     assert max(map(len, card.text.splitlines())) <= 80
+    assert card.text.splitlines()[0].endswith(" in use · at 12:00:00")
+    assert card.text.count("90.0 s") == 4
     assert "process 3: killed by SIGKILL" in card.text
     assert "process 3: killed by SIGKILL" in card.html
-    assert card.html.count("; the last 16 s") == 4 * (3 if gpu else 2)
-
-
-def test_only_so_many_devices_have_a_row() -> None:
-    history = StatsHistory()
-    history.add([row(p) for p in range(70)])
-    assert "6 more devices not shown." in card_stats.live_stats_card(history, "").text
 
 
 @dataclass

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jaxnb.errors import UsageError
 from jaxnb.model.insight import SPAN_KINDS, Activity, CallSite, Span, SpanKind
-from jaxnb.profile.spans import Interval, painted, shortened, union_seconds
+from jaxnb.profile.spans import Interval, painted, union_seconds
 from jaxnb.profile.timelines import MAX_CELLS, Timelines, Told, made
 
 STEP = CallSite("jit(step)", 5, (0, 1))
@@ -89,16 +89,6 @@ def test_spans_cover_what_intervals_do_and_no_more(found: list[Interval]) -> Non
         assert span.kind in {i.kind for i in there if (i.layer, i.start) == (top, latest)}
 
 
-@given(intervals(), st.integers(1, 6))
-def test_shortened_spans_are_few_and_say_what_is_missing(found: list[Interval], most: int) -> None:
-    spans = painted(found)
-    kept, dropped = shortened(spans, most)
-    assert len(kept) <= most
-    assert dropped <= len(spans)
-    if len(spans) <= most:
-        assert (kept, dropped) == (spans, 0)
-
-
 # ---------------------------------------------------------------------- timelines
 
 
@@ -106,7 +96,7 @@ def test_who_came_last_and_for_how_long_the_others_waited() -> None:
     # Process 1 began 0.1 s later. Inline: a call returns when all have come.
     here = activity(100.0, [(0.2, 0.4), (0.5, 0.9)])
     late = activity(100.1, [(0.3, 0.35), (0.7, 0.8)])
-    found = made(7, [told(here, late)])
+    found = made(7, told(here, late))
     assert (found.cell, found.dispatches, found.forgotten, found.hosts) == (7, 2, 0, 1)
     assert found.straggler is not None
     straggler = found.straggler
@@ -125,7 +115,7 @@ def test_who_runs_ahead_waits_once() -> None:
     # Asynchronous: calls return at once, and ten are under way when the other comes.
     ahead = activity(0.0, [(0.001 * k, 0.001 * k + 0.0005) for k in range(10)])
     behind = activity(0.0, [(0.1 * (k + 1), 0.1 * (k + 1)) for k in range(10)])
-    found = made(1, [told(ahead, behind, seconds=2.0)])
+    found = made(1, told(ahead, behind, seconds=2.0))
     assert found.straggler is not None
     assert found.straggler.waited[0] == pytest.approx(1.0)
     # That the main thread waited is not known from that.
@@ -134,16 +124,16 @@ def test_who_runs_ahead_waits_once() -> None:
 
 def test_what_others_do_not_tell_of_is_not_compared() -> None:
     alone = activity(0.0, [(0.1, 0.2), (0.3, 0.4)])
-    found = made(1, [told(alone, activity(0.0, [(0.15, 0.2)]))])
+    found = made(1, told(alone, activity(0.0, [(0.15, 0.2)])))
     assert found.dispatches == 1
-    nothing = made(1, [told(alone, None)])
+    nothing = made(1, told(alone, None))
     assert (nothing.dispatches, list(nothing.processes), list(nothing.missing)) == (0, [0], [1])
-    forgot = made(1, [told(*[activity(0.0, [(0.1, 0.2)], first=4097)] * 2)])
+    forgot = made(1, told(*[activity(0.0, [(0.1, 0.2)], first=4097)] * 2))
     assert (forgot.dispatches, forgot.forgotten) == (1, 4096)
 
 
 def test_a_dispatch_that_never_returned_is_no_span() -> None:
-    found = made(1, [told(activity(0.0, [(0.5, 0.0)]), activity(0.0, [(0.5, 0.0)]))])
+    found = made(1, told(activity(0.0, [(0.5, 0.0)]), activity(0.0, [(0.5, 0.0)])))
     assert kinds(found.processes[0].spans) == [(0.0, 1.0, "python")]
 
 
@@ -152,20 +142,11 @@ def test_the_clocks_of_two_hosts_are_not_compared() -> None:
         0: Told(activity(5.0, [(0.1, 0.2)]), 1.0, "one"),
         1: Told(activity(9000.0, [(0.15, 0.2)]), 1.0, "other"),
     }
-    found = made(1, [requests])
+    found = made(1, requests)
     assert found.hosts == 2
     assert found.processes[1].start == 0
     assert found.straggler is not None
     assert found.straggler.seconds == pytest.approx(0.05)
-
-
-def test_the_requests_of_a_timed_cell_follow_each_other() -> None:
-    first, then = activity(10.0, [(0.1, 0.2)]), activity(13.0, [(0.1, 0.2)])
-    found = made(1, [told(first, first), told(then, then)])
-    assert kinds(found.processes[0].spans)[0] == (0.0, 0.1, "python")
-    assert found.processes[0].stop == pytest.approx(4.0)
-    assert sum(s.seconds for s in found.processes[0].spans) == pytest.approx(2.0)
-    assert found.dispatches == 2
 
 
 def test_the_last_cells_are_kept() -> None:
@@ -173,7 +154,7 @@ def test_the_last_cells_are_kept() -> None:
     with pytest.raises(UsageError, match="No cell has been run yet"):
         kept.timeline()
     for cell in range(MAX_CELLS + 5):
-        kept.note(cell, [told(activity(float(cell)))])
+        kept.note(cell, told(activity(float(cell))))
     assert kept.timeline().cell == MAX_CELLS + 4
     assert kept.timeline(5).cell == 5
     with pytest.raises(UsageError, match=r"no timeline of cell \[4\].*now of 5-204"):
@@ -184,10 +165,10 @@ def test_fewer_are_kept_where_they_are_large(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("jaxnb.profile.timelines.MAX_BYTES", 250)
     kept = Timelines()
     for cell in (1, 2, 3):
-        kept.note(cell, [told(activity(0.0, [(0.1, 0.2)] * 5))])  # 120 bytes
+        kept.note(cell, told(activity(0.0, [(0.1, 0.2)] * 5)))  # 120 bytes
     with pytest.raises(UsageError, match="now of 2-3"):
         kept.timeline(1)
-    kept.note(4, [told(activity(0.0, [(0.1, 0.2)] * 50))])  # the last one is, in any case
+    kept.note(4, told(activity(0.0, [(0.1, 0.2)] * 50)))  # the last one is, in any case
     assert kept.timeline().cell == 4
     with pytest.raises(UsageError, match="now of 4"):
         kept.timeline(3)
@@ -195,6 +176,6 @@ def test_fewer_are_kept_where_they_are_large(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_of_two_cells_of_a_number_the_last_is_shown() -> None:
     kept = Timelines()
-    kept.note(3, [told(activity(0.0))])
-    kept.note(3, [told(activity(0.0), activity(0.0))])
+    kept.note(3, told(activity(0.0)))
+    kept.note(3, told(activity(0.0), activity(0.0)))
     assert list(kept.timeline(3).processes) == [0, 1]
