@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
@@ -45,16 +45,21 @@ LOOK_SECONDS = 0.05
 
 
 class Cells:
-    """Runs cells on a group, one at a time; whoever calls has the turn.
+    """Runs cells on a group, one at a time, in the order in which they are asked for.
 
     Args:
         life: The group.
         work: What is done on it.
         reach: Reaches its processes.
         recoveries: Makes a new group where a cell has left the processes out of step.
+        settings: What is known of the processes' settings.
+        results: Makes results.
+        records: Takes what is noted.
 
     Attributes:
-        settings: What is known of the processes' settings.
+        next_cell: Returns the number of the next cell.
+        is_in_notebook: That is the number of the notebook's cell that calls, whose lines are other
+            ones than those that it has run.
     """
 
     def __init__(
@@ -64,13 +69,64 @@ class Cells:
         reach: Reach,
         recoveries: Recoveries,
         settings: KnownSettings,
+        results: Results,
+        records: Records,
     ) -> None:
         self._life, self._work, self._reach = life, work, reach
-        self._recoveries = recoveries
-        self._settings = settings
+        self._recoveries, self._settings = recoveries, settings
+        self._results, self._records = results, records
         self._examiner = Examiner(life, reach)
+        self.next_cell = itertools.count(1).__next__
+        self.is_in_notebook = False
 
     def run(
+        self,
+        request: CellRequest,
+        sink: OutputSink,
+        *,
+        cell: int | None,
+        outputs: Outputs,
+        timeout: float | None,
+        interrupted: threading.Event | None,
+        raise_on_error: bool,
+    ) -> CellResult:
+        """Runs a cell; :meth:`Session.run` says how, and what it raises."""
+        generation = self._life.open_generation()
+        is_own, interrupted = interrupted is None, interrupted or threading.Event()
+        is_aside = threading.current_thread() is not threading.main_thread()
+        say = partial(self._work.say_who_runs, sink.notice if is_aside else None)
+        with self._work.turn(say, interrupted):
+            self._require_computed()
+            self._life.require_ready(generation)
+            self._require_checks(request.check, sink)
+            began = datetime.now()
+            request = replace(request, cell=self.next_cell() if cell is None else cell)
+            ran = self._run(request, sink, outputs, interrupted, timeout)
+            died = self._died(ran)
+            result = self._ended(ran, has_died=bool(died))
+            if cell is None and self.is_in_notebook:
+                result = replace(result, is_called=True)
+        error = ran.running.abandoned or error_of(
+            result,
+            deaths=died,
+            began=ran.running.began,
+            timed_out_after=timeout if ran.supervisor.timed_out else None,
+            unshown=ran.running.sink_error,
+            state=self._life.state,
+            computed=ran.computed,
+            raise_on_error=raise_on_error,
+        )
+        if not request.aside:
+            failure = error or (cell_error(result) if result.errors else None)
+            self._records.note(ran, result, began, failure)
+        if is_own and interrupted.is_set() and not ran.supervisor.interrupted:
+            raise KeyboardInterrupt  # the cell had ended; or the group was being formed
+        tell(ran, result, sink, error)
+        if error is not None:
+            raise error
+        return result
+
+    def _run(
         self,
         request: CellRequest,
         sink: OutputSink,
@@ -78,15 +134,7 @@ class Cells:
         interrupted: threading.Event,
         timeout: float | None,
     ) -> Ran:
-        """Runs a cell; the group is in step then, if that is possible.
-
-        Args:
-            request: The cell.
-            sink: Where its output goes.
-            outputs: Whose lines it gets.
-            interrupted: Interrupts it once it is set.
-            timeout: Seconds after which it is interrupted, or None.
-        """
+        """Has processes run a cell; the group is in step then, if that is possible."""
         self._work.cells_run += not request.aside
         generation, starts = self._life.generation, self._life.lifecycle.starts
         request = replace(request, serial=next(self._life.serials))
@@ -119,7 +167,7 @@ class Cells:
             running.notice(tell_names(found.unequal_names))
         return Ran(running, generation, starts, collected, found, supervisor, computed)
 
-    def require_computed(self) -> None:
+    def _require_computed(self) -> None:
         """Has a group count as ready again that was not because of a computation which has ended.
 
         Raises:
@@ -253,92 +301,6 @@ class Cells:
         names = names or self._examiner.names_since(running.request.cell)
         running.notice(recovered_text(recovered, names, tell_names))
         return names
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a user wants of a run, beside the cell itself.
-
-    Attributes:
-        cell: The number to give the cell; None for the next.
-        sink: Where its output goes.
-        outputs: Whose lines the sink gets.
-        timeout: Seconds after which it is interrupted.
-        interrupted: Interrupts it once it is set; None if only SIGINT does.
-        raise_on_error: Raise if a process raised.
-    """
-
-    cell: int | None
-    sink: OutputSink
-    outputs: Outputs
-    timeout: float | None
-    interrupted: threading.Event | None
-    raise_on_error: bool
-
-
-class Runs:
-    """Runs cells, one at a time, in the order in which they are asked for.
-
-    Args:
-        life: The group.
-        work: What is done on it.
-        cells: Has processes run a cell.
-        results: Makes results.
-        records: Takes what is noted.
-
-    Attributes:
-        next_cell: Returns the number of the next cell.
-        is_in_notebook: That is the number of the notebook's cell that calls, whose lines are other
-            ones than those that it has run.
-    """
-
-    def __init__(
-        self, life: Life, work: Work, cells: Cells, results: Results, records: Records
-    ) -> None:
-        self._life, self._work, self._cells = life, work, cells
-        self._results, self._records = results, records
-        self.next_cell = itertools.count(1).__next__
-        self.is_in_notebook = False
-
-    def run(self, request: CellRequest, wanted: Wanted) -> CellResult:
-        """Runs a cell; :meth:`Session.run` says how, and what it raises."""
-        sink = wanted.sink
-        generation = self._life.open_generation()
-        interrupted = wanted.interrupted or threading.Event()
-        is_aside = threading.current_thread() is not threading.main_thread()
-        say = partial(self._work.say_who_runs, sink.notice if is_aside else None)
-        with self._work.turn(say, interrupted):
-            self._cells.require_computed()
-            self._life.require_ready(generation)
-            self._require_checks(request.check, sink)
-            number = self.next_cell() if wanted.cell is None else wanted.cell
-            began = datetime.now()
-            request = replace(request, cell=number)
-            ran = self._cells.run(request, sink, wanted.outputs, interrupted, wanted.timeout)
-            died = self._died(ran)
-            result = self._ended(ran, has_died=bool(died))
-            if wanted.cell is None and self.is_in_notebook:
-                result = replace(result, is_called=True)
-        error = ran.running.abandoned or error_of(
-            result,
-            deaths=died,
-            began=ran.running.began,
-            timed_out_after=wanted.timeout if ran.supervisor.timed_out else None,
-            unshown=ran.running.sink_error,
-            state=self._life.state,
-            computed=ran.computed,
-            raise_on_error=wanted.raise_on_error,
-        )
-        if not request.aside:
-            failure = error or (cell_error(result) if result.errors else None)
-            self._records.note(ran, result, began, failure)
-        is_own = wanted.interrupted is None
-        if is_own and interrupted.is_set() and not ran.supervisor.interrupted:
-            raise KeyboardInterrupt  # the cell had ended; or the group was being formed
-        tell(ran, result, sink, error)
-        if error is not None:
-            raise error
-        return result
 
     def _require_checks(self, mode: str, sink: OutputSink) -> None:
         """Refuses strict mode where nothing can be checked; says so if the start has not."""

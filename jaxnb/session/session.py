@@ -27,7 +27,7 @@ from jaxnb.session.reach import Reach
 from jaxnb.session.records import CellHistory, Records
 from jaxnb.session.recovering import Recoveries
 from jaxnb.session.results import Results
-from jaxnb.session.run_cells import Cells, Runs, Wanted
+from jaxnb.session.run_cells import Cells
 from jaxnb.session.starting import Progress, untold
 from jaxnb.session.values import Transfers
 from jaxnb.session.work import Work
@@ -48,13 +48,13 @@ class Session(Transfers):
         self._records = Records(life, reach, settings)
         super().__init__(life, reach, lambda: self.cells_run)
         self._recoveries = Recoveries(life, work, reach)
-        cells = Cells(life, work, reach, self._recoveries, settings)
+        results = Results(self._puller)
+        self._cells = Cells(life, work, reach, self._recoveries, settings, results, self._records)
         self.assist = reach.assist()
-        self._runs = Runs(life, work, cells, Results(self._puller), self._records)
 
     def count_cells_by(self, next_cell: Callable[[], int]) -> None:
         """Has cells that are given no number get those of a notebook."""
-        self._runs.next_cell, self._runs.is_in_notebook = next_cell, True
+        self._cells.next_cell, self._cells.is_in_notebook = next_cell, True
 
     @property
     def options(self) -> StartOptions:
@@ -268,9 +268,15 @@ class Session(Transfers):
             calls=calls_of(repeats) if time else 0,
             script=script,
         )
-        sink = sink or ScriptNotices()
-        wanted = Wanted(cell, sink, outputs, timeout, interrupted, raise_on_error)
-        return self._runs.run(request, wanted)
+        return self._cells.run(
+            request,
+            sink or ScriptNotices(),
+            cell=cell,
+            outputs=outputs,
+            timeout=timeout,
+            interrupted=interrupted,
+            raise_on_error=raise_on_error,
+        )
 
     def compare(
         self,

@@ -33,36 +33,6 @@ from jaxnb.session.group import Life
 from jaxnb.session.reach import Reach
 from jaxnb.session.work import Work
 
-
-class Helped:
-    """Something whose names live on processes.
-
-    Attributes:
-        assist: Help while typing code for these processes.
-    """
-
-    assist: Assist
-    _reach: Reach
-    _work: Work
-
-    @property
-    def results(self) -> Mapping[int, CellResult]:
-        """The last cells, four at most, that wrote more than is shown, by their numbers."""
-        return self._work.long_results
-
-    def show_waits_by(self, show: Callable[[str], None]) -> None:
-        """Has a function show who is waited for outside of cells.
-
-        Args:
-            show: Takes a sentence; an empty one when that is over.
-        """
-        self._work.show_wait = show
-
-    def _ipython_key_completions_(self) -> list[str]:
-        """Returns what ``spmd["`` may go on with."""
-        return list(self.assist.names())
-
-
 _NAME_IT = (
     "A layout is of what has a name on the processes: `%spmd tree = …`, then `%spmd_layout tree`."
 )
@@ -151,7 +121,7 @@ def _merged(arrays: Mapping[int, ArrayInfo], dead: frozenset[int]) -> ArrayInfo:
 NO_ANSWER = "does not answer: it is stopped, or keeps the lock of its Python interpreter"
 
 
-class Transfers(Helped):
+class Transfers:
     """What a session asks of its processes beside cells.
 
     Args:
@@ -160,10 +130,13 @@ class Transfers(Helped):
         cells_run: Returns the cells that have run without an error, in order.
 
     Attributes:
+        assist: Help while typing code for these processes.
         meter: Returns what shows the progress of a transfer; shows nothing by default.
     """
 
+    assist: Assist
     meter: Meter
+    _work: Work
 
     def __init__(
         self, life: Life, reach: Reach, cells_run: Callable[[], Sequence[CellRequest]]
@@ -436,6 +409,23 @@ class Transfers(Helped):
         """
         with self._reach.channel() as channel:
             return Saver(channel, self.group).load(os.fspath(folder), _names(names))
+
+    @property
+    def results(self) -> Mapping[int, CellResult]:
+        """The last cells, four at most, that wrote more than is shown, by their numbers."""
+        return self._work.long_results
+
+    def show_waits_by(self, show: Callable[[str], None]) -> None:
+        """Has a function show who is waited for outside of cells.
+
+        Args:
+            show: Takes a sentence; an empty one when that is over.
+        """
+        self._work.show_wait = show
+
+    def _ipython_key_completions_(self) -> list[str]:
+        """Returns what ``spmd["`` may go on with."""
+        return list(self.assist.names())
 
     def __getitem__(self, name: str) -> Any:
         """Returns what :meth:`pull` returns for a name."""
