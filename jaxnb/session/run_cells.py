@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
+from jaxnb.arrays.pulling import Puller
 from jaxnb.cells.outcome import STILL_COMPUTING, cell_error, error_of, still_computing_error
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.running import Collected, RunningCell
@@ -53,10 +54,10 @@ class Cells:
         reach: Reaches its processes.
         recoveries: Makes a new group where a cell has left the processes out of step.
         settings: What is known of the processes' settings.
-        results: Makes results.
-        records: Takes what is noted.
+        puller: Brings values that have stayed on the processes.
 
     Attributes:
+        records: What is remembered of cells.
         next_cell: Returns the number of the next cell.
         is_in_notebook: That is the number of the notebook's cell that calls, whose lines are other
             ones than those that it has run.
@@ -69,12 +70,11 @@ class Cells:
         reach: Reach,
         recoveries: Recoveries,
         settings: KnownSettings,
-        results: Results,
-        records: Records,
+        puller: Puller,
     ) -> None:
         self._life, self._work, self._reach = life, work, reach
         self._recoveries, self._settings = recoveries, settings
-        self._results, self._records = results, records
+        self._results, self.records = Results(puller), Records(life, reach, settings)
         self._examiner = Examiner(life, reach)
         self.next_cell = itertools.count(1).__next__
         self.is_in_notebook = False
@@ -83,7 +83,6 @@ class Cells:
         self,
         request: CellRequest,
         sink: OutputSink,
-        *,
         cell: int | None,
         outputs: Outputs,
         timeout: float | None,
@@ -118,7 +117,7 @@ class Cells:
         )
         if not request.aside:
             failure = error or (cell_error(result) if result.errors else None)
-            self._records.note(ran, result, began, failure)
+            self.records.note(ran, result, began, failure)
         if is_own and interrupted.is_set() and not ran.supervisor.interrupted:
             raise KeyboardInterrupt  # the cell had ended; or the group was being formed
         tell(ran, result, sink, error)
@@ -320,12 +319,12 @@ class Cells:
 
     def _ended(self, ran: Ran, *, has_died: bool) -> CellResult:
         """Makes the result of a cell, and notes it for the next."""
-        pitfalls = self._records.new_pitfalls(ran)
+        pitfalls = self.records.new_pitfalls(ran)
         cause = "dead" if has_died else ran.cause
         result = self._results.result_of(ran, self._life.num_processes, pitfalls, cause)
         self._work.note_result(result)
         if not ran.collected.request.aside:
             self._work.last_cell = result.cell
             self._work.last_failed = result if result.errors else self._work.last_failed
-        self._records.replayable.note(replace(ran.collected.request, calls=0), result)
+        self.records.replayable.note(replace(ran.collected.request, calls=0), result)
         return result

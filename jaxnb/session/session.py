@@ -24,9 +24,8 @@ from jaxnb.profile.timelines import CellTimeline
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session.group import Life
 from jaxnb.session.reach import Reach
-from jaxnb.session.records import CellHistory, Records
+from jaxnb.session.records import CellHistory
 from jaxnb.session.recovering import Recoveries
-from jaxnb.session.results import Results
 from jaxnb.session.run_cells import Cells
 from jaxnb.session.starting import Progress, untold
 from jaxnb.session.values import Transfers
@@ -45,11 +44,10 @@ class Session(Transfers):
         work = self._work = Work()
         life = Life(options, work, settings.joined, progress or untold)
         reach = Reach(life, work)
-        self._records = Records(life, reach, settings)
         super().__init__(life, reach, lambda: self.cells_run)
         self._recoveries = Recoveries(life, work, reach)
-        results = Results(self._puller)
-        self._cells = Cells(life, work, reach, self._recoveries, settings, results, self._records)
+        self._cells = Cells(life, work, reach, self._recoveries, settings, self._puller)
+        self._records = self._cells.records
         self.assist = reach.assist()
 
     def count_cells_by(self, next_cell: Callable[[], int]) -> None:
@@ -269,13 +267,7 @@ class Session(Transfers):
             script=script,
         )
         return self._cells.run(
-            request,
-            sink or ScriptNotices(),
-            cell=cell,
-            outputs=outputs,
-            timeout=timeout,
-            interrupted=interrupted,
-            raise_on_error=raise_on_error,
+            request, sink or ScriptNotices(), cell, outputs, timeout, interrupted, raise_on_error
         )
 
     def compare(
