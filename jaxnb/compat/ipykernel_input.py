@@ -12,8 +12,6 @@ from typing import Any
 
 import zmq
 
-from jaxnb.compat.uses import Use
-
 END_OF_INPUT = "\x04"
 """What ipykernel takes for it."""
 
@@ -76,44 +74,3 @@ class KernelBox:
         with contextlib.suppress(ValueError):  # not signed as it should be: ipykernel goes on too
             return self._kernel.session.recv(self._kernel.stdin_socket)[1]
         return None
-
-
-def _probe_input() -> str:
-    from jaxnb.compat.ipykernel_requests import probe_kernel
-
-    kernel = probe_kernel()
-    if takes_input(kernel):
-        return "a kernel without a front end takes input"
-    context = zmq.Context()
-    kernel.stdin_socket, front = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
-    try:
-        front.identity = b"front"
-        front.connect(
-            f"tcp://127.0.0.1:{kernel.stdin_socket.bind_to_random_port('tcp://127.0.0.1')}"
-        )
-        kernel.session.send(front, "input_reply", {"value": "old"})
-        kernel.stdin_socket.poll(5000)
-        kernel.set_parent([b"front"], kernel.session.msg("execute_request"))
-        box = KernelBox(kernel, "name? ", hidden=False)
-        front.poll(5000)
-        asked = kernel.session.recv(front)[1]["content"]
-        if asked != {"prompt": "name? ", "password": False} or box.answer() is not None:
-            return f"it asks {asked}"
-        kernel.session.send(front, "input_reply", {"value": "new"})
-        kernel.stdin_socket.poll(5000)
-        return "" if (text := box.answer()) == "new" else f"the answer is {text!r}"
-    finally:
-        kernel.stdin_socket = None
-        context.destroy(linger=0)
-
-
-USES = (
-    Use(
-        "ipykernel",
-        ("Kernel._allow_stdin", "Kernel.stdin_socket", "Kernel._parent_ident"),
-        "asking the user what processes ask, while the cell is looked after",
-        "`input()`, `breakpoint()` and `%debug` in cells raise.",
-        _probe_input,
-    ),
-)
-"""What is used here."""

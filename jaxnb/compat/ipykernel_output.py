@@ -9,8 +9,6 @@ from typing import Any
 from ipykernel.displayhook import ZMQShellDisplayHook
 from ipykernel.iostream import OutStream
 
-from jaxnb.compat.uses import Use
-
 NOTHING = object()
 """In the place of a value where there is none."""
 
@@ -98,78 +96,3 @@ def import_without_debugpy(module: str = "ipykernel.debugger") -> None:
         importlib.import_module(module)
     finally:
         del sys.modules["debugpy"]
-
-
-def _probe_stream() -> str:
-    from ipykernel.inprocess.socket import DummySocket
-    from ipykernel.iostream import IOPubThread
-    from jupyter_client.session import Session
-
-    make_thread: Any = IOPubThread
-    thread = make_thread(DummySocket())  # not started: it sends at once
-    stream = PythonOutStream(Session(key=b""), thread, "stdout")
-    try:
-        stream.flush()
-        sent: Any = thread.socket
-        if sent.message_sent:
-            return "an empty flush sends a message"
-        stream.write("text")
-        stream.flush()
-        return "" if sent.message_sent else "a flush sends nothing"
-    finally:
-        stream.close()  # type: ignore[no-untyped-call]
-
-
-def _probe_display() -> str:
-    from jaxnb.compat.ipykernel_requests import probe_kernel
-
-    shell = probe_kernel().shell
-    old = shell.displayhook
-    install_display_hook(shell, KeepingDisplayHook)
-    try:
-        shell.run_cell("6 * 7", store_history=False)
-        value, bundle = shell.displayhook.take()
-    finally:
-        shell.displayhook = shell.display_trap.hook = old
-    is_kept = value == 42 and bundle.get("text/plain") == "42"
-    return "" if is_kept else f"kept {value!r} as {bundle}"
-
-
-def _probe_debugger() -> str:
-    import subprocess
-
-    code = (
-        "import sys; from jaxnb.compat import ipykernel_output as it; it.import_without_debugpy();"
-        "import ipykernel.ipkernel; print('debugpy' in sys.modules)"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
-    )
-    return "" if run.stdout.split() == ["False"] else "it imports debugpy all the same"
-
-
-USES = (
-    Use(
-        "ipykernel",
-        ("OutStream(watchfd=)", "OutStream.flush"),
-        "leaving file descriptors 1 and 2 to the launcher; flushing only what there is to flush",
-        "The last words of a process that aborts are not shown, and an empty cell takes 1.5 times "
-        "as long.",
-        _probe_stream,
-    ),
-    Use(
-        "ipykernel",
-        ("ZMQShellDisplayHook.finish_displayhook", "ZMQShellDisplayHook.msg"),
-        "keeping a cell's last value and its formats for one card",
-        "Cells have no values.",
-        _probe_display,
-    ),
-    Use(
-        "ipykernel",
-        ("ipykernel.debugger",),
-        "importing it without debugpy in processes, which have no front end that debugs",
-        "A start takes 0.1 s longer, and each process 6 MB more.",
-        _probe_debugger,
-    ),
-)
-"""What is used here."""

@@ -9,14 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from types import FunctionType
 from typing import Any
 
-import zmq
 from ipyparallel import Client
 from ipyparallel.client.client import unpack_message
-
-from jaxnb.compat.uses import Use, absent
 
 Message = Mapping[str, Any]
 
@@ -94,53 +90,3 @@ class RawClient(Client):  # type: ignore[misc]
             self.session.send(self._mux_stream, message, buffers=buffers, ident=identity)
 
         self._io_loop.add_callback(send)
-
-
-def _probe_messages() -> str:
-    """Hands a client that is connected to nothing messages as ipyparallel's thread does."""
-    from jupyter_client.session import Session
-
-    client, session = RawClient.__new__(RawClient), Session(key=b"key")
-    client.session = session
-    came: list[str] = []
-    client.on_output = lambda message: came.append(message["content"]["text"])
-    client.on_reply = lambda message: came.append(message["content"]["status"])
-    parent = session.msg("apply_request")
-    output = session.msg("stream", {"text": "said"}, parent=parent)
-    reply = session.msg("apply_reply", {"status": "ok"}, parent=parent)
-    for take, message in ((client._dispatch_iopub, output), (client._dispatch_reply, reply)):
-        take([zmq.Frame(frame) for frame in session.serialize(message)])
-    return "" if came == ["said", "ok"] else f"it hands on {came}"
-
-
-def _probe_engines() -> str:
-    names = ("_update_engines", "_send", "_handle_stranded_msgs", "_dispatch_iopub.__wrapped__")
-    if missing := absent("ipyparallel", *(f"Client.{name}" for name in names)):
-        return missing
-    # They are made as it connects.
-    codes = [f.__code__ for f in vars(Client).values() if isinstance(f, FunctionType)]
-    known = {name for code in codes for name in code.co_names}
-    own = ("_engines", "_mux_stream", "_query_stream", "_io_loop", "_closed")
-    gone = [name for name in own if name not in known]
-    return f"Client has no {gone[0]}" if gone else ""
-
-
-USES = (
-    Use(
-        "ipyparallel",
-        ("unpack_message", "Client._dispatch_iopub", "Client._dispatch_reply"),
-        "taking output as it comes, and replies that are signed and not pickled",
-        "Nothing works: no reply of a process is understood.",
-        _probe_messages,
-    ),
-    Use(
-        "ipyparallel",
-        ("Client._mux_stream", "Client._query_stream", "Client._io_loop", "Client._send",
-         "Client._engines", "Client._update_engines", "Client._handle_stranded_msgs",
-         "Client._closed"),
-        "sending requests that are no pickled functions; knowing who has registered and who died",
-        "Nothing works: a start ends with an error.",
-        _probe_engines,
-    ),
-)  # fmt: skip
-"""What is used here. Each is exercised by every cell of the tests as well."""

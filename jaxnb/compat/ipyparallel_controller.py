@@ -17,8 +17,6 @@ import zmq
 from ipyparallel.controller.heartmonitor import HeartMonitor
 from zmq.devices import ThreadMonitoredQueue
 
-from jaxnb.compat.uses import Use, absent
-
 
 class Relay(ThreadMonitoredQueue):
     """A thread that hands messages on, without which its process does not live.
@@ -100,73 +98,3 @@ def call_at_registrations(hub: Any, called: Callable[[], None]) -> None:
 def is_registering(hub: Any) -> bool:
     """Whether engines are being registered whose hearts have not been heard yet."""
     return bool(hub.incoming_registrations)
-
-
-def _probe_relay() -> str:
-    context = zmq.Context()
-    try:
-        relay = Relay(zmq.ROUTER, zmq.ROUTER, zmq.PUB, b"in", b"out")
-        relay.context_factory = lambda: context
-        for bind in (relay.bind_in, relay.bind_out, relay.bind_mon):
-            bind(f"inproc://jaxnb-probe-{bind.__name__}")
-        sockets = relay._setup_sockets()
-        for socket in sockets:
-            socket.close(linger=0)
-        return "" if relay.bound.is_set() else "no word of its sockets"
-    finally:
-        context.destroy(linger=0)
-
-
-def _probe_heart() -> str:
-    if missing := absent("ipyparallel.controller.heartmonitor", "HeartMonitor.start"):
-        return missing
-    known = HeartMonitor.start.__code__.co_names
-    return "" if "caller" in known else "HeartMonitor.start makes no caller"
-
-
-class _Hub:
-    """What of a hub is changed here."""
-
-    def __init__(self) -> None:
-        self.query_handlers: dict[str, Any] = {"registration_request": lambda *_: "answered"}
-
-
-def _probe_hub() -> str:
-    from ipyparallel.controller import hub
-
-    called: list[int] = []
-    made = _Hub()
-    call_at_registrations(made, lambda: called.append(1))
-    if made.query_handlers["registration_request"]() != "answered" or called != [1]:
-        return "a registration is not told"
-    known = hub.Hub.__init__.__code__.co_consts + hub.Hub.__init__.__code__.co_names
-    missing = [name for name in ("registration_request", "monitor") if name not in str(known)]
-    if not hasattr(hub.Hub, "incoming_registrations"):
-        missing.append("incoming_registrations")
-    return f"Hub has no {missing[0]}" if missing else ""
-
-
-USES = (
-    Use(
-        "pyzmq",
-        ("ThreadMonitoredQueue._setup_sockets",),
-        "knowing that the controller's threads have their sockets",
-        "Nothing works: a start ends with an error.",
-        _probe_relay,
-    ),
-    Use(
-        "ipyparallel",
-        ("HeartMonitor.start", "HeartMonitor.caller"),
-        "knowing that hearts are heard; asking for beats only while somebody registers",
-        "A start waits for ever, or an idle group of eight takes 1 % of a processor.",
-        _probe_heart,
-    ),
-    Use(
-        "ipyparallel",
-        ("Hub.monitor", "Hub.query_handlers", "Hub.incoming_registrations"),
-        "leaving the hub with what keeps track of engines",
-        "The hub parses every message of every cell, which takes as long as the cell.",
-        _probe_hub,
-    ),
-)
-"""What is used here."""

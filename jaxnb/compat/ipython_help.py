@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from IPython.core.completer import IPCompleter
 from IPython.core.oinspect import Inspector
-
-from jaxnb.compat.uses import Use
 
 
 def reloads_modules(shell: Any) -> bool:
@@ -46,27 +43,3 @@ def described(shell: Any, name: str, info: Any, detail: int, str_detail: int) ->
     inspector = Inspector(theme_name=shell.inspector._theme_name, str_detail_level=str_detail)
     bundle: dict[str, Any] = inspector._get_info(info.obj, name, info=info, detail_level=detail)
     return bundle
-
-
-def _probe() -> str:
-    from jaxnb.compat.ipykernel_requests import probe_kernel
-
-    shell = probe_kernel().shell
-    make: Any = IPCompleter
-    completer = make(shell=shell, namespace={"zipped": 1}, global_namespace={}, use_jedi=False)
-    found = [one for each in matches(completer, "zipp", 4).values() for one in each["completions"]]
-    if [one.text for one in found] != ["zipped"]:
-        return f"it completes `zipp` as {found}"
-    text = described(shell, "len", found_object(shell, "len"), 0, 1).get("text/plain", "")
-    return "" if "number of items" in text else "it does not describe `len`"
-
-
-USES = (
-    Use(
-        "IPython",
-        ("IPCompleter._complete", "_object_find", "Inspector._get_info", "_theme_name"),
-        "Tab and Shift-Tab, answered beside a running cell",
-        "Tab and Shift-Tab know only the notebook's names.",
-        _probe,
-    ),
-)

@@ -614,6 +614,7 @@ print(unchecked.unchecked_axes(hooks.executables[-1]))
 jax.shard_map(lambda v: v * 2, mesh=mesh, in_specs=P("x"), out_specs=P("y"), check_vma=False)(v)
 print([unchecked.unchecked_axes(each) for each in hooks.executables[-3:]])
 print(len(jax.export.export(mapped(P()))(v).out_avals))
+print(repr(unchecked.Shortcut(hooks).install()))
 """
 )
 
@@ -638,6 +639,7 @@ def test_programs_tell_over_which_axes_they_declare_results_replicated_unchecked
         "('x', 'y')",
         "[(), (), ('x',)]",
         "1",
+        "''",
     ]
 
 
