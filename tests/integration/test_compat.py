@@ -17,7 +17,7 @@ from ipykernel.inprocess.socket import DummySocket
 from ipykernel.iostream import IOPubThread
 from jupyter_client.session import Session as JupyterSession
 
-from jaxnb.compat.ipykernel_output import PythonOutStream
+from jaxnb.compat.ipykernel import PythonOutStream
 from jaxnb.session import Session
 from unit.test_house import AGREED, PACKAGE, PYTHONS_OWN, defined_names, modules, private_names
 
@@ -108,7 +108,7 @@ def test_ipython_completes_and_describes_outside_of_a_request() -> None:
 from IPython.core.completer import IPCompleter
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
-from jaxnb.compat.ipython_help import described, found_object, matches
+from jaxnb.compat.ipython import described, found_object, matches
 shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
 completer = IPCompleter(shell=shell, namespace={"zipped": 1}, global_namespace={}, use_jedi=False)
 found = matches(completer, "zipp", 4).values()
@@ -129,7 +129,7 @@ def test_ipykernel_is_imported_without_debugpy() -> None:
     run(
         """
 import sys
-from jaxnb.compat.ipykernel_output import import_without_debugpy
+from jaxnb.compat.ipykernel import import_without_debugpy
 import_without_debugpy()
 import ipykernel.ipkernel
 assert "debugpy" not in sys.modules
