@@ -14,7 +14,6 @@ import zmq
 from ipyparallel import Client
 from ipyparallel.client.client import unpack_message
 from ipyparallel.cluster import launcher
-from ipyparallel.controller.heartmonitor import HeartMonitor
 from zmq.devices import ThreadMonitoredQueue
 
 Message = Mapping[str, Any]
@@ -140,6 +139,8 @@ def tell_of_heart_monitor(listens: Callable[[], object], beats: Callable[[Any], 
         listens: Called once it has its sockets; after that it waits for the hub.
         beats: Takes the monitor, which has begun to ask for beats.
     """
+    from ipyparallel.controller.heartmonitor import HeartMonitor
+
     start = HeartMonitor.start  # called once both sockets are bound
 
     def tell_and_start(monitor: Any) -> None:
