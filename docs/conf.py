@@ -7,10 +7,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-from jaxnb.compat.inventory import USES  # noqa: E402
-from jaxnb.compat.uses import table  # noqa: E402
-
-TABLE = "<!-- the table of jaxnb/compat/inventory.py -->"
 
 project = "jaxnb"
 author = "the jaxnb authors"
@@ -54,13 +50,11 @@ if is_fresh(EXECUTED):
 
 
 def setup(app: Any) -> None:
-    """Has the quickstart read from its executed copy, if that is fresh; makes a table."""
+    """Has the quickstart read from its executed copy, if that is fresh."""
 
     def read(_: Any, name: str, source: list[str]) -> None:
         if name == "quickstart" and is_fresh(EXECUTED):
             source[0] = EXECUTED.read_text()
-        elif name == "reference/compat":
-            source[0] = source[0].replace(TABLE, table(USES))
 
     app.connect("source-read", read)
 

@@ -22,7 +22,7 @@ from IPython.core.completer import IPCompleter, completions_sorting_key
 
 from jaxnb.arrays.process_describe import mesh_and_spec
 from jaxnb.cells.process_output import bounded
-from jaxnb.compat.ipython_help import described, found_object, matches
+from jaxnb.compat.ipython import described, found_object, matches
 from jaxnb.labels import MAGICS, format_bytes
 from jaxnb.lockstep.process_interrupts import only_looking
 from jaxnb.model.cells import Completed, Inspected

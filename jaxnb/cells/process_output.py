@@ -21,7 +21,7 @@ from typing import Any
 from IPython.core import page
 
 from jaxnb.cells.allowance import Allowance, share_of
-from jaxnb.compat.ipython_shell import forget_output
+from jaxnb.compat.ipython import forget_output
 from jaxnb.labels import format_count, plural
 from jaxnb.wire.messages import DROPPED_MESSAGE, printable
 from jaxnb.wire.process_features import CellHere, Feature

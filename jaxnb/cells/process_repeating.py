@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from jaxnb.arrays.process_describe import require_tree
-from jaxnb.compat.ipykernel_output import NOTHING
+from jaxnb.compat.ipykernel import NOTHING
 from jaxnb.model.cells import CellRequest
 from jaxnb.profile.process_timekeeper import Timekeeper
 from jaxnb.wire.process_together import number_of_first

@@ -26,8 +26,8 @@ from jaxnb.cells import (
     process_values,
 )
 from jaxnb.cells.process_repeating import Repeats
-from jaxnb.compat import ipykernel_requests, ipython_shell
-from jaxnb.compat.ipykernel_output import NOTHING, KeepingDisplayHook, install_display_hook
+from jaxnb.compat import ipykernel, ipython
+from jaxnb.compat.ipykernel import NOTHING, KeepingDisplayHook, install_display_hook
 from jaxnb.compat.jax_arrays import is_deleted
 from jaxnb.compat.jax_waits import wait_until_ready
 from jaxnb.debugging.process_questions import Questions
@@ -100,11 +100,11 @@ class Runner:
         Questions(self._kernel)
         process_shell.install_tracebacks(shell)
         install_display_hook(shell, CapturingDisplayHook)
-        ipython_shell.keep_tracebacks(shell, self._keep_traceback)
+        ipython.keep_tracebacks(shell, self._keep_traceback)
         show = shell.showtraceback
 
         def showtraceback(*arguments: Any, **settings: Any) -> None:
-            if settings.get("running_compiled_code") and ipython_shell.is_outermost(shell):
+            if settings.get("running_compiled_code") and ipython.is_outermost(shell):
                 error = sys.exc_info()[1]
                 self._left(error)
                 if error is not None and text_of(error) == NO_TEXT:
@@ -115,7 +115,7 @@ class Runner:
                 show(*arguments, **settings)
 
         shell.showtraceback = showtraceback
-        ipython_shell.name_cells(shell, lambda: self._code_name)
+        ipython.name_cells(shell, lambda: self._code_name)
 
     def _hidden(self) -> set[str]:
         names, hidden = self._shell.user_ns, self._shell.user_ns_hidden
@@ -142,7 +142,7 @@ class Runner:
             if script is not None:
                 process_script.run(script, main, self.process_index, len(request.ranks), self._left)
             else:
-                with ipykernel_requests.with_own_input(self._kernel):
+                with ipykernel.with_own_input(self._kernel):
                     if request.aside:
                         process_repeating.evaluate(shell, request, self._code_name)
                     else:
@@ -365,7 +365,7 @@ class Runner:
         text = text_of(error)
         said = process_shell.cause_first(text)
         ansi = process_output.shortened("\n".join(lines).replace(text, said))
-        ipython_shell.note_traceback(self._shell, lines)
+        ipython.note_traceback(self._shell, lines)
         self._raised = error
         at = self._raised_at or time.monotonic()
         self._error = ProcessError(

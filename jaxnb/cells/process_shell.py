@@ -28,8 +28,8 @@ from IPython.core.error import UsageError
 from IPython.utils.path import compress_user
 
 from jaxnb.cells import process_output
-from jaxnb.compat import ipython_shell
-from jaxnb.compat.ipython_shell import LibraryFrame, Records
+from jaxnb.compat import ipython
+from jaxnb.compat.ipython import LibraryFrame, Records
 from jaxnb.labels import MAGICS
 from jaxnb.launch import lifeline, process_bootstrap
 
@@ -158,7 +158,7 @@ def install_tracebacks(shell: Any) -> None:
     Args:
         shell: The kernel's shell.
     """
-    ipython_shell.format_frames(shell, _records, _format_library_frame)
+    ipython.format_frames(shell, _records, _format_library_frame)
 
 
 def python_lines(error: BaseException) -> list[str]:

@@ -20,7 +20,7 @@ from typing import Literal
 
 import psutil
 
-from jaxnb.compat.uses import installed, newer_than_tested
+from jaxnb.compat.versions import installed, newer_than_tested
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.labels import format_bytes, format_seconds, plural
 from jaxnb.launch.host import available_bytes, place, visible_gpus

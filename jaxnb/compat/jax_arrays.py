@@ -206,13 +206,7 @@ def hook_creations(created: Callable[[Any, Any], None]) -> str:
     return ""
 
 
-def _unheard(*_: Any) -> None:
-    pass
-
-
-def hook_puts(
-    carried: Callable[[Any, Any], None], given: Callable[[Any, Any], None] = _unheard
-) -> str:
+def hook_puts(carried: Callable[[Any, Any], None], given: Callable[[Any, Any], None]) -> str:
     """Has it told that ``jax.device_put`` has made an array anew, of one that it has just made.
 
     JAX 0.10.2 to 0.12 make it wrongly, where an array of this process is replicated over several

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jaxnb.compat import xla_messages
-from jaxnb.compat.xla_messages import Place
+from jaxnb.compat import xla
+from jaxnb.compat.xla import Place
 
 Lines = tuple[Place | None, ...]
 """The line that each operation of a program comes from; None where it comes of no file."""
@@ -162,7 +162,7 @@ def _lines(text: str) -> Lines:
                 found[location] = tuple(p for each in _REFERENCE.findall(body) for p in stack(each))
         return found[location]
 
-    known = {each: xla_messages.told(stack(each)) for each in bodies}
+    known = {each: xla.told(stack(each)) for each in bodies}
     return tuple(known.get(each) for each in _OF_OPERATION.findall(text))
 
 
@@ -193,11 +193,11 @@ def has_lines_of(executable: Any, then: Lines, now: Lines) -> bool:
     if name is None or len(then) != len(now):
         return then == now
     if then == now:
-        xla_messages.moved_places.pop(name, None)
+        xla.moved_places.pop(name, None)
         return True
     moved: dict[Place, Place] = {}
     for before, line in zip(then, now, strict=True):
         if before is not None and line is not None:
             moved.setdefault(before, line)
-    xla_messages.moved_places[name] = moved
+    xla.moved_places[name] = moved
     return True

@@ -189,7 +189,7 @@ def executable_name(executable: Any) -> str:
 
 
 def executable_text(executable: Any) -> str:
-    """Returns the compiled program as processes compare it: :mod:`program_text` says how.
+    """Returns the compiled program as processes compare it; ``comparable`` says how.
 
     Equal for equal computations. JAX's own fingerprint is not: where functions were called
     first from different lines, it differs.

@@ -12,8 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from jaxnb.compat.xla_messages import NOT_MOVED, Frames, Message, Place, frames_of, moved_places
-from jaxnb.compat.xla_program import Program, read_program
+from jaxnb.compat.xla import (
+    NOT_MOVED,
+    Frames,
+    Message,
+    Place,
+    Program,
+    frames_of,
+    moved_places,
+    read_program,
+)
 from jaxnb.model.dispatches import ProgramLine
 
 # As text a constant takes some ten times its size, and seconds for 16 MB, with the interpreter's
@@ -72,54 +80,6 @@ def _line(literal: memoryview) -> str:
     return f"large constant, digest {digest}, {len(literal)} B"
 
 
-# XLA's canonical text of the optimized module, of which this module keeps everything that decides
-# what is computed, how, and over which devices:
-#
-# - each operation with its operands, shapes, layouts and memory spaces, in the order of the
-# schedule;
-# - its attributes: dimension numbers, precision and algorithm of dots, comparators of sorts,
-# called
-#   computations in full, channel ids and replica groups, shardings, frontend attributes
-#   (``set_xla_metadata``), ``backend_config`` (attributes of FFI and other custom calls:
-#   ``solve_triangular(lower=True)``, ``transpose_a``; trip counts that the compiler has found);
-# - of the module: number of partitions and replicas, layouts of arguments and results, donation
-# and
-#   aliasing;
-# - constants: small ones as text, of larger ones a digest (``literals``);
-# - beside the text: the order of the devices and ``compiler_options`` (:mod:`dispatch`).
-#
-# Left out is only what may differ between processes that run the same program:
-#
-# ===============================
-# ==================================================================
-# left out                        why
-# ===============================
-# ==================================================================
-# name of the module, of          made from names of Python functions and numbered as they come;
-# two
-# computations and instructions   processes may have traced other functions before (jax#40312)
-# ``metadata``                    names of functions, files and lines: a function that is called
-# from
-#                                 another line is the same program
-# control dependencies            named by instructions; the order of the schedule has them
-# ``index`` of a Python callback  its place in a list of callbacks, longer where JAX has lowered a
-#                                 function twice (jax#40312). **Which Python function is called
-#                                 back
-#                                 is not compared**: it has no bytes that processes could compare
-# integers that are addresses     handles of libraries (a communicator, a plan) that are passed as
-# of this process's memory        attributes: each process has them elsewhere. Of 4 GiB and more,
-# and
-#                                 within memory that the process has mapped; Linux only
-# ``outer_dimension_partitions``  over how many threads XLA's CPU backend spreads a loop: a host
-# with
-#                                 more cores has more
-# what XLA's GPU backend has      ``selected_algorithm``, ``algorithm``, ``plan_id``, tile sizes,
-# and
-# found by timing                 the workspace they need: processes that time by themselves
-#                                 (``--xla_gpu_shard_autotuning=false``) may choose others
-# ===============================
-# ==================================================================
-
 LEFT_OUT = frozenset(
     {
         "outer_dimension_partitions",
@@ -130,7 +90,7 @@ LEFT_OUT = frozenset(
         "block_level_fusion_config",
     }
 )
-"""Keys of ``backend_config``; see above."""
+"""Keys of ``backend_config``; see :func:`comparable`."""
 
 MIN_ADDRESS = 1 << 32
 
@@ -144,6 +104,38 @@ Ranges = list[tuple[int, int]]
 
 def comparable(text: str, mapped: Callable[[], Ranges] | None = None) -> str:
     """Returns a module's canonical text without what may differ where the program is the same.
+
+    It keeps everything that decides what is computed, how, and over which devices:
+
+    - each operation with its operands, shapes, layouts and memory spaces, in the order of the
+      schedule;
+    - its attributes: dimension numbers, precision and algorithm of dots, comparators of sorts,
+      called computations in full, channel ids and replica groups, shardings, frontend attributes
+      (``set_xla_metadata``), ``backend_config`` (attributes of FFI and other custom calls:
+      ``solve_triangular(lower=True)``, ``transpose_a``; trip counts that the compiler has found);
+    - of the module: number of partitions and replicas, layouts of arguments and results, donation
+      and aliasing;
+    - small constants; of larger ones there is a digest beside it (:func:`literals_digest`), as
+      there are the order of the devices and the ``compiler_options`` (``jax_dispatch``).
+
+    Left out is only what may differ between processes that run the same program:
+
+    - names of the module, of computations and instructions: made from names of Python functions
+      and numbered as they come; processes may have traced other functions before (jax#40312);
+    - ``metadata``, names of functions, files and lines: a function that is called from another
+      line is the same program;
+    - control dependencies: named by instructions; the order of the schedule has them;
+    - ``index`` of a Python callback: its place in a list of callbacks, longer where JAX has lowered
+      a function twice (jax#40312). **Which Python function is called back is not compared**: it has
+      no bytes that processes could compare;
+    - integers that are addresses of this process's memory: handles of libraries (a communicator, a
+      plan) that are passed as attributes. Of 4 GiB and more, and within memory that the process has
+      mapped; Linux only;
+    - ``outer_dimension_partitions``: over how many threads XLA's CPU backend spreads a loop; a host
+      with more cores has more;
+    - what XLA's GPU backend has found by timing (``selected_algorithm``, ``algorithm``,
+      ``plan_id``, tile sizes, and the workspace they need): processes that time by themselves
+      (``--xla_gpu_shard_autotuning=false``) may choose others.
 
     Args:
         text: What XLA prints of a module with names of instructions made canonical, and without
@@ -325,7 +317,7 @@ def fingerprint(compiled: Any) -> str:
 
 
 def modules_text(modules: Sequence[Any]) -> str:
-    """Returns programs as processes compare them; :mod:`program_text` says what is left out.
+    """Returns programs as processes compare them; :func:`comparable` says what is left out.
 
     Of constants that are too large for text there is a digest.
 

@@ -26,9 +26,11 @@ def _runtime() -> Any:
     return _jax
 
 
-def start_coordination_service(
-    address: str, num_processes: int, *, heartbeat_seconds: int = 100
-) -> Any:
+_HEARTBEAT_SECONDS = 100
+"""A process, or the service, that is silent for longer counts as dead."""
+
+
+def start_coordination_service(address: str, num_processes: int) -> Any:
     """Starts JAX's coordination service in this process.
 
     With ``recoverable=True`` the death of any process, process 0 included, leaves the
@@ -37,7 +39,6 @@ def start_coordination_service(
     Args:
         address: Where it listens: ``unix:PATH``, or ``host:port``.
         num_processes: How many processes will connect.
-        heartbeat_seconds: A process that is silent for longer counts as dead.
 
     Returns:
         The service. It runs until it is deleted or the process ends.
@@ -55,7 +56,7 @@ def start_coordination_service(
     return runtime.get_distributed_runtime_service(
         address,
         num_processes,
-        heartbeat_timeout=heartbeat_seconds,
+        heartbeat_timeout=_HEARTBEAT_SECONDS,
         shutdown_timeout=5,
         recoverable=True,
     )
@@ -80,7 +81,7 @@ def connect_coordination_service(
         address,
         process_index,
         init_timeout=timeout_seconds,
-        heartbeat_timeout=100,
+        heartbeat_timeout=_HEARTBEAT_SECONDS,
         shutdown_on_destruction=False,
         use_compression=True,
     )

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from jaxnb.compat.xla_program import Groups, Instruction, Program, Shape, arrays, participants
+from jaxnb.compat.xla import Groups, Instruction, Program, Shape, arrays, participants
 from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.compiled import AxisTotal, Collective, CollectiveKind, Part
 

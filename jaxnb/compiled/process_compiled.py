@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding
 from jaxnb.arrays.process_describe import mesh_and_spec, require_tree
 from jaxnb.cells.process_repeating import keep_lines
 from jaxnb.compat import jax_programs
-from jaxnb.compat.xla_program import Program
+from jaxnb.compat.xla import Program
 from jaxnb.compiled import collectives_table as tables
 from jaxnb.compiled.parse_call import parse_call, taken_apart
 from jaxnb.model.arrays import MeshInfo

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from jaxnb.compat import ipykernel_input
-from jaxnb.compat.ipykernel_input import KernelBox
+from jaxnb.compat import ipykernel
+from jaxnb.compat.ipykernel import KernelBox
 from jaxnb.labels import ranks_label
 from jaxnb.model.cells import Inputs
 from jaxnb.wire.messages import Question
@@ -139,18 +139,18 @@ def refusal() -> str:
     """Returns why the user cannot be asked here, as a clause; empty if they can."""
     if threading.current_thread() is not threading.main_thread():
         return "its cell runs in the background (`--async`)"
-    kernel = ipykernel_input.current_kernel()
+    kernel = ipykernel.current_kernel()
     if kernel is not None:
-        takes = ipykernel_input.takes_input(kernel)
+        takes = ipykernel.takes_input(kernel)
         return "" if takes else "this front end (nbclient, papermill, …) takes no input"
     return "" if sys.stdin and sys.stdin.isatty() else "standard input is not a terminal"
 
 
-def open_box(prompt: str, *, hidden: bool) -> ipykernel_input.KernelBox | TerminalBox:
+def open_box(prompt: str, *, hidden: bool) -> KernelBox | TerminalBox:
     """Asks; where :func:`refusal` says nothing against it."""
-    kernel = ipykernel_input.current_kernel()
+    kernel = ipykernel.current_kernel()
     if kernel is not None:
-        return ipykernel_input.KernelBox(kernel, prompt, hidden=hidden)
+        return KernelBox(kernel, prompt, hidden=hidden)
     return TerminalBox(prompt, hidden=hidden)
 
 

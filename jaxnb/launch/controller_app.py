@@ -15,7 +15,7 @@ import zmq
 from ipyparallel.controller.app import IPController
 from traitlets.config import Config
 
-from jaxnb.compat import ipyparallel_controller
+from jaxnb.compat import ipyparallel
 from jaxnb.launch import lifeline
 
 AWAKE_SECONDS = 2.0
@@ -42,9 +42,7 @@ def start_heart_monitor(process: Any) -> int:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # it is awake at first
 
         # In the child, which has nothing else to do.
-        ipyparallel_controller.tell_of_heart_monitor(
-            lambda: os.write(write_fd, b"\n"), _beat_when_woken
-        )
+        ipyparallel.tell_of_heart_monitor(lambda: os.write(write_fd, b"\n"), _beat_when_woken)
         run()
 
     process.run = tell_and_run
@@ -55,7 +53,7 @@ def start_heart_monitor(process: Any) -> int:
 
 def _beat_when_woken(monitor: Any) -> None:
     """Has a heart monitor, which has just started in this process, beat after SIGUSR1 only."""
-    loop, beats = asyncio.get_running_loop(), ipyparallel_controller.beats_of(monitor)
+    loop, beats = asyncio.get_running_loop(), ipyparallel.beats_of(monitor)
     sleeps: asyncio.TimerHandle | None = None
 
     def wake() -> None:
@@ -144,8 +142,8 @@ class Controller(IPController):  # type: ignore[misc]
         self.context.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
         super().init_hub()
         self._is_waking = False
-        ipyparallel_controller.leave_out_traffic(self.hub)
-        ipyparallel_controller.call_at_registrations(self.hub, self._begin_to_wake_hearts)
+        ipyparallel.leave_out_traffic(self.hub)
+        ipyparallel.call_at_registrations(self.hub, self._begin_to_wake_hearts)
 
     def _begin_to_wake_hearts(self) -> None:
         if not self._is_waking:
@@ -154,7 +152,7 @@ class Controller(IPController):  # type: ignore[misc]
     def _wake_hearts(self) -> None:
         """Asks hearts to beat, until all engines are registered."""
         os.kill(self.heartmonitor_process.pid, signal.SIGUSR1)
-        self._is_waking = ipyparallel_controller.is_registering(self.hub)
+        self._is_waking = ipyparallel.is_registering(self.hub)
         if self._is_waking:
             self.loop.call_later(WAKE_SECONDS, self._wake_hearts)
 
@@ -169,7 +167,7 @@ class Controller(IPController):  # type: ignore[misc]
         forked while another thread holds a lock never gets that lock: without a heart that is
         heard no engine ever counts as registered.
         """
-        ipyparallel_controller.relay_with(self)
+        ipyparallel.relay_with(self)
         super().init_schedulers()
         self._heart_fd = start_heart_monitor(self.heartmonitor_process)
         self.heartmonitor_process.start = lambda: None

@@ -257,19 +257,12 @@ class OomKills:
 
 
 def _oom_files() -> Iterator[Path]:
+    from jaxnb.launch.host import control_groups  # not in the fork server: it imports psutil
+
     yield Path("/proc/vmstat")
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers:
-                root, name = "/sys/fs/cgroup", "memory.events"
-            elif "memory" in controllers.split(","):
-                root, name = "/sys/fs/cgroup/memory", "memory.oom_control"
-            else:
-                continue
-            # The limit that was reached may be one of a group further up.
-            own = Path(root, path.lstrip("/"))
-            yield from (group / name for group in (own, *own.parents) if group.is_relative_to(root))
+    # The limit that was reached may be one of a group further up.
+    for group, is_first in control_groups():
+        yield group / ("memory.oom_control" if is_first else "memory.events")
 
 
 def describe_status(status: int | None) -> str:

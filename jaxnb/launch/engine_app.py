@@ -14,7 +14,7 @@ from ipyparallel.engine.app import IPEngine
 from traitlets import default
 from traitlets.config import Config
 
-from jaxnb.compat.ipykernel_output import PythonOutStream
+from jaxnb.compat.ipykernel import PythonOutStream
 from jaxnb.launch import lifeline
 from jaxnb.launch.folder import ENDPOINT, IDENTITY
 

@@ -61,6 +61,7 @@ def _present_gpus() -> tuple[str, ...]:
 
 
 _CGROUPS = Path("/sys/fs/cgroup")
+_MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def available_bytes() -> int:
@@ -74,34 +75,38 @@ def available_bytes() -> int:
     return max(0, min(limits))
 
 
-def _cgroup_rooms(root: Path = _CGROUPS, membership: Path = Path("/proc/self/cgroup")) -> list[int]:
+def _cgroup_rooms(root: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> list[int]:
     """Returns what each control group above this process leaves, versions 1 and 2."""
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:  # not Linux
-        return []
     rooms = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            names = ("memory.max", "memory.current")
-            folder = root
-        elif "memory" in controllers.split(","):
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-            folder = root / "memory"
-        else:
-            continue
-        for group in _upwards(folder, path):
-            room = _room(group / names[0], group / names[1], group / "memory.stat")
-            rooms.extend([] if room is None else [room])
+    for group, is_first in control_groups(root, membership):
+        limit, usage = (
+            ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            if is_first
+            else ("memory.max", "memory.current")
+        )
+        room = _room(group / limit, group / usage, group / "memory.stat")
+        rooms.extend([] if room is None else [room])
     return rooms
 
 
-def _upwards(folder: Path, path: str) -> Iterator[Path]:
-    """Yields the group and those it is in; in a container the own one is the root."""
-    parts = [part for part in path.split("/") if part and part != ".."]
-    for count in range(len(parts), -1, -1):
-        yield folder.joinpath(*parts[:count])
+def control_groups(
+    root: Path = _CGROUPS, membership: Path = _MEMBERSHIP
+) -> Iterator[tuple[Path, bool]]:
+    """Yields the control groups for memory that this process is in, the innermost first.
+
+    Each with whether it is one of version 1. In a container the own one is the root.
+    """
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "memory" in controllers.split(","):
+            folder = root / "memory" if controllers else root
+            parts = [part for part in path.split("/") if part and part != ".."]
+            for count in range(len(parts), -1, -1):
+                yield folder.joinpath(*parts[:count]), bool(controllers)
 
 
 def _room(limit_file: Path, usage_file: Path, stat_file: Path) -> int | None:

@@ -15,7 +15,7 @@ from ipyparallel.cluster import launcher
 from traitlets import Any as AnyTrait
 from traitlets import Float, Integer, List
 
-from jaxnb.compat.ipyparallel_launchers import WatchedEngineSet
+from jaxnb.compat.ipyparallel import WatchedEngineSet
 from jaxnb.launch.engine_start import command
 from jaxnb.launch.folder import IDENTITY, command_line
 from jaxnb.launch.forkclient import ForkServerClient

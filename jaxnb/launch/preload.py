@@ -24,9 +24,9 @@ _LATE_IMPORTS = (
 
 def preload() -> None:
     """Imports the engine, jax, and what those import late; starts no backend and no thread."""
-    from jaxnb.compat import ipykernel_output
+    from jaxnb.compat import ipykernel
 
-    ipykernel_output.import_without_debugpy()
+    ipykernel.import_without_debugpy()
     for name in (*_LATE_IMPORTS, ENDPOINT):
         importlib.import_module(name)
     from jaxnb.compat import jax_runtime

@@ -6,7 +6,6 @@ import functools
 import os
 import socket
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from jaxnb.model.dispatches import Dispatch
 from jaxnb.model.group import DeviceInfo, ProcessReport
 
 _joined: JoinRequest | None = None
-_join_seconds = 0.0
 
 
 def joined() -> JoinRequest | None:
@@ -51,7 +49,7 @@ def join(request: JoinRequest) -> None:
     Raises:
         StartError: The process has joined another group, or has used JAX before.
     """
-    global _joined, _join_seconds
+    global _joined
     if _joined == request:
         return
     if _joined is not None:
@@ -64,7 +62,6 @@ def join(request: JoinRequest) -> None:
             "JAX was used in this process before it could join a group, and its backend cannot "
             "change afterwards. Start fresh processes."
         )
-    started = time.perf_counter()
     os.environ.update(request.environment)
     os.environ["NPROC"] = str(thread_pool_size(request))
     jax.config.update("jax_platforms", _platforms(request.platform))
@@ -81,7 +78,6 @@ def join(request: JoinRequest) -> None:
     jax_runtime.accept_initialize(request.process_index, request.num_processes)
     sys.argv = request.arguments
     _joined = request
-    _join_seconds = time.perf_counter() - started
 
 
 def _connect(request: JoinRequest) -> None:
@@ -121,7 +117,6 @@ def check(recorder: Recorder) -> ProcessReport:
 
 
 def _check(recorder: Recorder) -> ProcessReport:
-    started = time.perf_counter()
     mesh = jax.make_mesh((jax.device_count(),), ("all",), axis_types=(jax.sharding.AxisType.Auto,))
     sharding = jax.sharding.NamedSharding(mesh, jax.P("all"))
     ones = jax.make_array_from_callback(
@@ -139,8 +134,6 @@ def _check(recorder: Recorder) -> ProcessReport:
         pid=os.getpid(),
         host=socket.gethostname(),
         jax_version=jax.__version__,
-        join_seconds=_join_seconds,
-        check_seconds=time.perf_counter() - started,
         unrecorded=recorder.missing,
         reduced=(*recorder.reduced, *process_compiling.reduced()),
         trial=recorded,

@@ -22,7 +22,6 @@ from jaxnb.lockstep.wire import (
     Begin,
     Explain,
     Hello,
-    Interrupt,
     InterruptHandled,
     InterruptHeld,
     InterruptRaised,
@@ -274,10 +273,6 @@ class Line:
     def interrupt_handled(self) -> None:
         """Tells that a handler of the user's own is called for SIGINT; from that handler."""
         self._tell(InterruptHandled())
-
-    def interrupt(self, cell: int) -> None:
-        """Asks to interrupt a cell on all its processes."""
-        self._tell(Interrupt(cell))
 
     def take_back(self) -> None:
         """Has what the main thread waits with answered at once; from a signal's handler.

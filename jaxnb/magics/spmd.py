@@ -9,7 +9,7 @@ from IPython.core.magic import cell_magic, line_magic, magics_class, no_var_expa
 from IPython.display import Markdown, display, publish_display_data
 
 from jaxnb.cells.result import CellResult
-from jaxnb.compat.ipython_help import reloads_modules
+from jaxnb.compat.ipython import reloads_modules
 from jaxnb.display.blocks import Note
 from jaxnb.display.card import Card, card_of
 from jaxnb.errors import CellError, ProcessDiedError, RecoveryInterrupted, UsageError

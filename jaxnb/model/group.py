@@ -329,8 +329,6 @@ class ProcessReport:
         pid: Its process id on ``host``.
         host: ``socket.gethostname()``.
         jax_version: ``jax.__version__``.
-        join_seconds: Time it took to join and to build the backend.
-        check_seconds: Time for the ``psum``, its compilation included.
         sentinel: How to reach it while its main thread cannot answer.
         unrecorded: Why its dispatches are not recorded; empty if they are.
         reduced: What of its checks works less well than it should with this JAX, as sentences.
@@ -346,8 +344,6 @@ class ProcessReport:
     pid: int
     host: str
     jax_version: str
-    join_seconds: float
-    check_seconds: float
     sentinel: SentinelAddress | None = None
     unrecorded: str = ""
     reduced: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from jaxnb.cells.outcome import (
     restarting_error,
 )
 from jaxnb.cells.run_queue import sigint_held
-from jaxnb.compat.uses import installed, newer_than_tested
+from jaxnb.compat.versions import installed, newer_than_tested
 from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError
 from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.deaths import Death, OomKills, death_error

@@ -22,7 +22,7 @@ from jaxnb.arrays.process_replicas import Replicas
 from jaxnb.cells import process_shell
 from jaxnb.cells.process_output import Paging
 from jaxnb.cells.process_runner import Runner
-from jaxnb.compat import ipykernel_requests
+from jaxnb.compat import ipykernel
 from jaxnb.debugging.process_debugger import Debugging
 from jaxnb.errors import StartError
 from jaxnb.launch import process_bootstrap, process_compiling
@@ -319,8 +319,8 @@ def install(kernel: Any = None) -> None:
     ipyparallel's ``apply`` unpickles buffers, which its signature does not cover: whoever can put
     other buffers to a signed message could run code here.
     """
-    kernel = ipykernel_requests.this_kernel() if kernel is None else kernel
-    if getattr(ipykernel_requests.answers_with(kernel, _KIND), "is_jaxnb", False):
+    kernel = ipykernel.this_kernel() if kernel is None else kernel
+    if getattr(ipykernel.answers_with(kernel, _KIND), "is_jaxnb", False):
         return
     responder = Responder(kernel)
 
@@ -336,12 +336,12 @@ def install(kernel: Any = None) -> None:
         _send_reply(kernel, stream, ident, parent, frames)
 
     apply_request.is_jaxnb = True  # type: ignore[attr-defined]
-    ipykernel_requests.answer_with(kernel, _KIND, apply_request)
+    ipykernel.answer_with(kernel, _KIND, apply_request)
     process_interrupts.install()
     process_shell.install_forks()
     messages.install(kernel)
-    ipykernel_requests.leave_signals_alone(kernel, is_ours)
-    ipykernel_requests.say_less(kernel, _is_waited_for)
+    ipykernel.leave_signals_alone(kernel, is_ours)
+    ipykernel.say_less(kernel, _is_waited_for)
     kernel.log.setLevel(logging.ERROR)  # all that its handler shows; four are made in each cell
 
 

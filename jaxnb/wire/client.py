@@ -1,7 +1,7 @@
 """The notebook's end of the transport: requests to processes, their streams and replies back.
 
 ipyparallel's client connects, knows the engines, and reads its sockets in a thread of its own.
-What comes of jaxnb's requests is taken from it as it comes (``compat/ipyparallel_client``).
+What comes of jaxnb's requests is taken from it as it comes (``compat/ipyparallel``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxnb.compat.ipyparallel_client import RawClient
+from jaxnb.compat.ipyparallel import RawClient
 from jaxnb.errors import ProcessDiedError
 from jaxnb.labels import capitalized, processes_label
 from jaxnb.model.cells import CellRequest, CheckRequest, Request

@@ -1,37 +1,142 @@
-"""Each private or undocumented name that jaxnb uses works with what is installed, or it is told."""
+"""Each private or undocumented name that jaxnb uses is there, and listed in the documentation."""
 
 from __future__ import annotations
 
-import json
+import ast
+import inspect
+import pkgutil
+import re
 import subprocess
 import sys
+from pathlib import Path
 
-from jaxnb.compat.inventory import USES
+import ipyparallel  # noqa: F401  # before its modules, as jax before `jax._src`
+import jax  # noqa: F401
+import pytest
+from ipykernel.inprocess.socket import DummySocket
+from ipykernel.iostream import IOPubThread
+from jupyter_client.session import Session as JupyterSession
 
-PROBE = """
-import json
-from jaxnb.compat.inventory import USES
-print(json.dumps([use.problem() for use in USES]))
+from jaxnb.compat.ipykernel import PythonOutStream
+from jaxnb.session import Session
+from unit.test_house import AGREED, PACKAGE, PYTHONS_OWN, defined_names, modules, private_names
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "compat.md"
+ROOTS = {
+    "JAX": "jax._src", "ipykernel": "ipykernel", "IPython": "IPython",
+    "ipyparallel": "ipyparallel", "pyzmq": "zmq.devices",
+}  # fmt: skip
+NAMES = [
+    (package, name)
+    for package, names in re.findall(r"^\| (\w+) \| (`.*?) \|", PAGE.read_text(), re.MULTILINE)
+    for name in re.findall("`(.*?)`", names)
+]
+NOT_IN_IPYTHON_9_0 = {
+    "core.interactiveshell.InteractiveShell._tee",
+    "core.history.HistoryManager.outputs",
+    "extensions.autoreload.AutoreloadMagics._reloader",
+}
+"""``compat`` uses them only where they are."""
+
+
+def problem(name: str) -> str:
+    """Returns why a name is not there as ``module.object(parameter=)``; empty if it is.
+
+    Attributes of instances count as there if the source of their class's module has the word.
+    """
+    path, _, parameters = name.partition("(")
+    owner, _, last = path.rpartition(".")
+    try:
+        found = pkgutil.resolve_name(path)
+    except (ImportError, AttributeError) as error:
+        home = pkgutil.resolve_name(owner)
+        source = inspect.getsource(sys.modules.get(getattr(home, "__module__", owner), home))
+        return "" if re.search(rf"\b{last}\b", source) else str(error)
+    known = inspect.signature(found).parameters if parameters else ()
+    return ", ".join(each for each in re.findall(r"(\w+)=", parameters) if each not in known)
+
+
+@pytest.mark.parametrize("package", ROOTS)
+def test_all_names_are_there(package: str) -> None:
+    names = [name for of, name in NAMES if of == package and name not in NOT_IN_IPYTHON_9_0]
+    assert names
+    problems = {name: problem(f"{ROOTS[package]}.{name}") for name in names}
+    assert {name: why for name, why in problems.items() if why} == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "jax._src.pjit._gone",
+        "ipykernel.iostream.OutStream._gone",
+        "jax._src.pjit._get_fastpath_data(gone=)",
+    ],
+)
+def test_a_name_that_is_gone_is_noticed(name: str) -> None:
+    assert "gone" in problem(name)
+
+
+def test_the_page_lists_what_is_used() -> None:
+    trees = {path: ast.parse((PACKAGE / path).read_text()) for path in modules()}
+    own = set[str]().union(*map(defined_names, trees.values())) | PYTHONS_OWN | AGREED
+    used = set[str]().union(
+        *(private_names(tree) for path, tree in trees.items() if path.parts[0] == "compat")
+    )
+    listed = {name.partition("(")[0] for _, name in NAMES}
+    assert used - own - set(".".join(listed).split(".")) == set()
+    source = "\n".join((PACKAGE / path).read_text() for path in modules())
+    words = {name.rpartition(".")[2] for name in listed}
+    assert {word for word in words if not re.search(rf"\b{word}\b", source)} == set()
+
+
+def test_a_flush_sends_only_what_there_is() -> None:
+    thread = IOPubThread(DummySocket())  # not started: it sends at once
+    stream = PythonOutStream(JupyterSession(key=b""), thread, "stdout")
+    try:
+        stream.flush()
+        assert not thread.socket.message_sent
+        stream.write("text")
+        stream.flush()
+        assert thread.socket.message_sent
+    finally:
+        stream.close()
+
+
+def test_ipython_completes_and_describes_outside_of_a_request() -> None:
+    run(
+        """
+from IPython.core.completer import IPCompleter
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+from jaxnb.compat.ipython import described, found_object, matches
+shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
+completer = IPCompleter(shell=shell, namespace={"zipped": 1}, global_namespace={}, use_jedi=False)
+found = matches(completer, "zipp", 4).values()
+assert [one.text for each in found for one in each["completions"]] == ["zipped"]
+text = described(shell, "len", found_object(shell, "len"), 0, 1)["text/plain"]
+assert "number of items" in text
 """
-
-
-def test_all_work_with_what_is_installed() -> None:
-    """In a process of their own: they change what they try."""
-    run = subprocess.run(
-        [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, timeout=200
     )
-    problems = json.loads(run.stdout.splitlines()[-1])
-    told = {use.names: problem for use, problem in zip(USES, problems, strict=True) if problem}
-    assert told == {}
 
 
-def test_a_name_that_is_gone_is_told() -> None:
-    code = (
-        "import ipykernel.ipkernel as it; del it.IPythonKernel._restore_input\n"
-        "from jaxnb.compat.ipykernel_requests import USES\n"
-        "print([use.problem() for use in USES if '_restore_input' in use.names[-1]])"
+def test_a_process_keeps_no_output(session: Session) -> None:
+    session.run("print('said')")
+    kept = session.run("dict(getattr(get_ipython().history_manager, 'outputs', {}))").value
+    assert kept == {}
+
+
+def test_ipykernel_is_imported_without_debugpy() -> None:
+    run(
+        """
+import sys
+from jaxnb.compat.ipykernel import import_without_debugpy
+import_without_debugpy()
+import ipykernel.ipkernel
+assert "debugpy" not in sys.modules
+"""
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=200
-    )
-    assert "has no attribute '_restore_input'" in run.stdout
+
+
+def run(code: str) -> None:
+    """Runs code in a process of its own."""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

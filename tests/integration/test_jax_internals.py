@@ -19,15 +19,15 @@ import psutil
 import pytest
 
 from integration.conftest import gate_runs
-from jaxnb.compat import jax_arrays as arrays
-from jaxnb.compat import jax_arrays as exact_arrays
-from jaxnb.compat import jax_arrays as pytrees
-from jaxnb.compat import jax_compiling as compiling
-from jaxnb.compat import jax_dispatch as dispatch
-from jaxnb.compat import jax_fast_path as unchecked
-from jaxnb.compat import jax_pitfalls as pitfalls
-from jaxnb.compat import jax_programs as hlo
-from jaxnb.compat import jax_runtime as _jax_internals
+from jaxnb.compat import (
+    jax_arrays,
+    jax_compiling,
+    jax_dispatch,
+    jax_fast_path,
+    jax_pitfalls,
+    jax_programs,
+    jax_runtime,
+)
 from jaxnb_fixtures import until
 
 FORKS = str(Path(__file__).with_name("forked_python.py"))
@@ -70,7 +70,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Python]:
 
 
 MODULES = (
-    _jax_internals, arrays, compiling, dispatch, exact_arrays, hlo, pitfalls, pytrees, unchecked,
+    jax_arrays, jax_compiling, jax_dispatch, jax_fast_path, jax_pitfalls, jax_programs, jax_runtime
 )  # fmt: skip
 
 
@@ -104,18 +104,15 @@ def is_private(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == "_src"
 
 
-def test_private_names_are_used_in_this_module_only() -> None:
-    package = Path(_jax_internals.__file__).parents[1]
+def test_private_names_are_used_in_these_modules_only() -> None:
+    package = Path(jax_runtime.__file__).parents[1]
     users = {
         file.relative_to(package).as_posix()
         for file in package.rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
         if is_private(node)
     }
-    modules = (
-        "arrays", "compiling", "dispatch", "fast_path", "pitfalls", "programs", "runtime"
-    )  # fmt: skip
-    assert users == {f"compat/jax_{name}.py" for name in modules}
+    assert users == {f"compat/{module.__name__.rpartition('.')[2]}.py" for module in MODULES}
 
 
 SERVICE = """
@@ -612,6 +609,7 @@ print(unchecked.unchecked_axes(hooks.executables[-1]))
 jax.shard_map(lambda v: v * 2, mesh=mesh, in_specs=P("x"), out_specs=P("y"), check_vma=False)(v)
 print([unchecked.unchecked_axes(each) for each in hooks.executables[-3:]])
 print(len(jax.export.export(mapped(P()))(v).out_avals))
+print(repr(unchecked.Shortcut(hooks).install()))
 """
 )
 
@@ -636,6 +634,7 @@ def test_programs_tell_over_which_axes_they_declare_results_replicated_unchecked
         "('x', 'y')",
         "[(), (), ('x',)]",
         "1",
+        "''",
     ]
 
 

@@ -50,8 +50,6 @@ def reports(n: int = 2, devices: int = 2) -> list[ProcessReport]:
             pid=100 + i,
             host="here",
             jax_version="1",
-            join_seconds=0.1,
-            check_seconds=0.1,
         )
         for i in range(n)
     ]

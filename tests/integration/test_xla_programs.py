@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jaxnb.compat.xla_program import Program, arrays, dtype_name, read_program
+from jaxnb.compat.xla import Program, arrays, dtype_name, read_program
 from jaxnb.compiled import collectives_table
 from jaxnb.model.arrays import MeshInfo
 from jaxnb_programs import GPU_TEXT
@@ -86,7 +86,7 @@ metadata={{op_name="jit(f)/a[b=\\"c\\"]" source_file="<cell 3>" source_line=7}}
 def test_every_type_of_xla_has_the_number_that_it_has_here() -> None:
     from jax._src.lib import xla_client
 
-    from jaxnb.compat.xla_program import _TYPES, _bits
+    from jaxnb.compat.xla import _TYPES, _bits
 
     known = {each.name: each.value for each in xla_client.PrimitiveType}
     names = {"PRIMITIVE_TYPE_INVALID": "invalid", "OPAQUE_TYPE": "opaque"}

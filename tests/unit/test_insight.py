@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.compat.xla_messages import Frames
-from jaxnb.compat.xla_program import participants
+from jaxnb.compat.xla import Frames, participants
 from jaxnb.compiled.collectives_table import Along, axes_of_groups, axes_of_pairs, sent_bytes
 from jaxnb.compiled.parse_call import parse_call, taken_apart
 from jaxnb.errors import UsageError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxnb.compat.jax_programs import program_lines
-from jaxnb.compat.xla_messages import Frames
+from jaxnb.compat.xla import Frames
 from jaxnb.lockstep.divergence import MAX_LINES, difference, text_of
 from jaxnb.model.compiled import SourceLine
 from jaxnb.model.dispatches import ProgramLine

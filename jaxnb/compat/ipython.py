@@ -1,17 +1,16 @@
-"""IPython's own names: how a shell shows errors, names its cells, and keeps what they print."""
+"""IPython's own names: errors, names of cells, what they print; completion outside of a request."""
 
 from __future__ import annotations
 
-import io
 import sys
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import nullcontext, redirect_stdout
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import CodeType, FrameType, MethodType, TracebackType
 from typing import Any
 
-from jaxnb.compat.uses import Use, absent
+from IPython.core.oinspect import Inspector
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,91 +123,39 @@ def forget_output(shell: Any) -> None:
         shell.history_manager.outputs = _Forgetful(list)
 
 
-def _probe_errors() -> str:
-    from jaxnb.compat.ipykernel_requests import probe_kernel
-
-    shell, kept = probe_kernel().shell, list[tuple[str, list[str]]]()
-    own = shell._showtraceback, shell.compile.get_code_name
-
-    def records_of(etb: TracebackType, records: Records) -> list[Any]:
-        found: list[Any] = []
-        entry: TracebackType | None = etb
-        while entry is not None:
-            found.append(LibraryFrame(entry.tb_frame, entry.tb_lineno))
-            entry = entry.tb_next
-        return [*found, *records(etb)]
-
-    keep_tracebacks(shell, lambda kind, _, lines: kept.append((kind.__name__, lines)))
-    name_cells(shell, lambda: "<the cell>")
-    format_frames(shell, records_of, lambda frame: f"a frame of {frame.filename}")
-    try:
-        shell.run_cell("1 / 0", store_history=False)
-    finally:
-        shell._showtraceback, shell.compile.get_code_name = own
-        for name in ("get_records", "format_record"):
-            vars(shell.InteractiveTB).pop(name)
-    told = "\n".join(line for _, lines in kept for line in lines)
-    if [name for name, _ in kept] != ["ZeroDivisionError"]:
-        return f"_showtraceback was given {[name for name, _ in kept]}"
-    return "" if "a frame of <the cell>" in told else "frames are not formatted, or cells not named"
+def reloads_modules(shell: Any) -> bool:
+    """Whether IPython's autoreload is on in a shell."""
+    magics = shell.magics_manager.registry.get("AutoreloadMagics")
+    return bool(getattr(getattr(magics, "_reloader", None), "enabled", False))
 
 
-def _probe_outermost() -> str:
-    from jaxnb.compat.ipykernel_requests import probe_kernel
+def matches(completer: Any, code: str, offset: int) -> dict[Any, Any]:
+    """Returns what each matcher of a completer finds at a place of the code.
 
-    shell, found = probe_kernel().shell, list[bool]()
-    shell.user_ns["look"] = lambda: found.append(is_outermost(shell))
-    shell.run_cell("look(); get_ipython().run_cell('look()')", store_history=False)
-    return "" if found == [True, False] else f"it says {found}"
-
-
-def _probe_output() -> str:
-    from jaxnb.compat.ipykernel_requests import probe_kernel
-
-    shell = probe_kernel().shell
-    outputs = getattr(shell.history_manager, "outputs", None)
-    if outputs is None:
-        return ""
-    forget_output(shell)
-    try:
-        with redirect_stdout(io.StringIO()):
-            shell.run_cell("print('said')", store_history=True)
-        kept = dict(shell.history_manager.outputs)
-    finally:
-        shell.history_manager.outputs = outputs
-        vars(shell).pop("_tee", None)
-    return f"it keeps {kept}" if kept else ""
+    ``completions()`` does no more, and warns: what becomes of warnings is a setting of all threads.
+    """
+    before = code[:offset].split("\n")
+    found: dict[Any, Any] = completer._complete(
+        full_text=code, cursor_line=len(before) - 1, cursor_pos=len(before[-1])
+    )
+    return found
 
 
-USES = (
-    Use(
-        "IPython",
-        ("InteractiveTB.get_records", "InteractiveTB.format_record", "_showtraceback",
-         "compile.get_code_name"),
-        "one short traceback for all processes, its cells named alike on each",
-        "An error takes 0.5 s of each process, is shown twice, and counts as another on each.",
-        _probe_errors,
-    ),
-    Use(
-        "IPython",
-        ("InteractiveShell.run_code",),
-        "telling the cell from what its code runs as a cell",
-        "A `run_cell` in a cell that raises counts as the cell's own error.",
-        _probe_outermost,
-    ),
-    Use(
-        "IPython",
-        ("_tee", "HistoryManager.outputs"),
-        "keeping no copy of all that cells print",
-        "A process's memory grows by what its cells print.",
-        _probe_output,
-    ),
-    Use(
-        "IPython",
-        ("page.as_hook", "page.display_page"),
-        "showing what would go to a pager (`step?`)",
-        "`step?` in a cell shows nothing.",
-        lambda: absent("IPython.core.page", "as_hook", "display_page"),
-    ),
-)  # fmt: skip
-"""What is used here, and in ``cells/process_shell``."""
+def found_object(shell: Any, name: str) -> Any:
+    """Returns what a shell knows of a name: its ``found``, and the object as ``obj``."""
+    return shell._object_find(name)
+
+
+def described(shell: Any, name: str, info: Any, detail: int, str_detail: int) -> dict[str, Any]:
+    """Returns the documentation of an object, by MIME type.
+
+    Args:
+        shell: The shell, whose colours are used.
+        name: The object's name.
+        info: What :func:`found_object` has returned.
+        detail: 1 for its source, too.
+        str_detail: From which detail on the object is printed.
+    """
+    inspector = Inspector(theme_name=shell.inspector._theme_name, str_detail_level=str_detail)
+    bundle: dict[str, Any] = inspector._get_info(info.obj, name, info=info, detail_level=detail)
+    return bundle
