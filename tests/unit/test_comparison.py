@@ -7,9 +7,11 @@ import importlib.util
 import io
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+import jaxnb
 from jaxnb.compiled import comparing, ranking
 from jaxnb.compiled.card_comparison import comparison_card
 from jaxnb.compiled.comparison import Comparison
@@ -269,13 +271,17 @@ def test_without_matplotlib_an_error_says_what_to_install(monkeypatch: pytest.Mo
 
 def test_the_code_that_compares_on_a_process() -> None:
     code = comparing.code_of(
-        "f(x, w, axis=0)", {"a": "P('data'), P()", "b": ("P()", None)}, {"data": 4}, None,
-        {"a": "None"}, 3, False,
-    )  # fmt: skip
+        "f(x, w, axis=0)",
+        {"a": "P('data'), P()", "b": "None"},
+        {"data": 4},
+        {"a": "None"},
+        3,
+        False,
+    )
     assert code == (
-        "__import__('jaxnb').compare((f), (x, w,), kwargs={'axis': 0}, "
-        "specs={'a': ((P('data'), P())), 'b': ((P()), None, )}, mesh={'data': 4}, meshes={}, "
-        "out_specs={'a': (None)}, repeats=3, run=False)"
+        "__import__('jaxnb').compare(f, (x, w), kwargs={'axis': 0}, "
+        "specs={'a': (P('data'), P()), 'b': None}, mesh={'data': 4}, "
+        "out_specs={'a': None}, repeats=3, run=False)"
     )
 
 
@@ -283,20 +289,30 @@ def test_the_code_that_compares_on_a_process() -> None:
     ("call", "settings", "said"),
     [
         ("f", {}, "`f` is not a call"),
-        ("f(**x)", {}, "`**` has no place"),
-        ("f(x)", {"specs": {}}, "Give each sharding a name"),
-        ("f(x)", {"specs": {1: "P()"}}, "A variant's name must be text, not 1"),
         ("f(x)", {"specs": {"a": "P("}}, "specs['a'] is 'P(', which is not a Python"),
         ("f(x)", {"specs": {"a": object()}}, "an object of type object, which lives in this"),
-        ("f(x)", {"meshes": {"b": "mesh"}}, "There is no variant 'b': `specs` has 'a'"),
-        ("f(x)", {"repeats": 0}, "`repeats` is a whole number from 1, not 0"),
     ],
 )
-def test_what_is_no_comparison(call: str, settings: dict[str, object], said: str) -> None:
-    given = {"specs": {"a": "P()"}, "mesh": None, "meshes": None, "out_specs": None,
+def test_what_is_no_expression(call: str, settings: dict[str, object], said: str) -> None:
+    given = {"specs": {"a": "P()"}, "mesh": None, "out_specs": None,
              "repeats": None, "run": True} | settings  # fmt: skip
     with pytest.raises(UsageError) as caught:
         comparing.code_of(call, **given)  # type: ignore[arg-type]
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"specs": {}}, "Give each sharding a name"),
+        ({"specs": {1: "P()"}}, "A variant's name must be text, not 1"),
+        ({"out_specs": {"b": "P()"}}, "There is no variant 'b': `specs` has 'a'"),
+        ({"repeats": 0}, "`repeats` is a whole number from 1, not 0"),
+    ],
+)
+def test_what_is_no_comparison(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        jaxnb.compare(print, (), **{"specs": {"a": None}} | settings)
     assert said in str(caught.value)
 
 
