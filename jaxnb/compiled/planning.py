@@ -77,7 +77,7 @@ def ask_scratch(request: PlanRequest) -> PlanReply:
     """
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            command_line("jaxnb.compiled.process_scratch", str(os.getpid())),
+            command_line("jaxnb.compiled.process_planned", str(os.getpid())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

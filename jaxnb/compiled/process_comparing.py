@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
 from jaxnb.arrays.process_describe import mesh_and_spec
-from jaxnb.compiled import collectives_table, process_variants, ranking
+from jaxnb.compiled import collectives, comparison, process_variants
 from jaxnb.compiled.process_compiled import described, equations, report_of
 from jaxnb.compiled.process_variants import Given
 from jaxnb.errors import JaxnbError, UsageError
@@ -354,7 +354,7 @@ def _warnings(call: Given, made: _Made, mesh: Mesh) -> tuple[OutputWarning, ...]
         last = jax.tree_util.keystr(path[-1:])
         text = "output" + jax.tree_util.keystr(path)
         found.append(process_variants.layout(text, last, aval, sharding))
-    return ranking.warnings_of(arguments, found, dict(mesh.shape))
+    return comparison.warnings_of(arguments, found, dict(mesh.shape))
 
 
 def _together(made: _Made, *, will_run: bool) -> Variant:
@@ -381,7 +381,7 @@ def _together(made: _Made, *, will_run: bool) -> Variant:
         return replace(row, report=None, failure=failed)
     if row.report is None:  # this process has no device of the mesh
         return replace(row, failure=None, compile_seconds=_most(words, "seconds"))
-    totals = collectives_table.totals(row.report.collectives)
+    totals = collectives.totals(row.report.collectives)
     return replace(
         row,
         bytes=sum(total.bytes for total in totals),

@@ -1,11 +1,13 @@
-"""Runs a plan's code in a scratch process, and compiles its call without running it."""
+"""The program of a scratch process: runs a plan's code, compiles its call, answers, and ends."""
 
 from __future__ import annotations
 
 import ast
 import io
 import os
+import pickle
 import sys
+import threading
 import types
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
@@ -18,6 +20,7 @@ from jaxnb.cells.process_repeating import keep_lines
 from jaxnb.compiled import process_compiled
 from jaxnb.compiled.parse_call import plain_text, require_call
 from jaxnb.launch import process_bootstrap
+from jaxnb.launch.lifeline import watch_owner
 from jaxnb.model.compiled import (
     ComparisonReport,
     Compiled,
@@ -178,3 +181,33 @@ def _end_of(text: str) -> str:
     if len(text) <= MAX_OUTPUT:
         return text
     return f"… {len(text) - MAX_OUTPUT} characters not shown\n{text[-MAX_OUTPUT:]}"
+
+
+def main() -> None:
+    """Answers one plan.
+
+    Ends with its owner: it watches its owner's process, and its standard input, which its
+    owner keeps open.
+    """
+    watch_owner(int(sys.argv[1]), lambda: os._exit(1))
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is not the answer
+    request: PlanRequest = pickle.load(sys.stdin.buffer)
+    threading.Thread(
+        target=_end_with, args=[os.dup(0)], name="jaxnb-scratch-input", daemon=True
+    ).start()
+    sys.stdin = open(os.devnull)  # noqa: SIM115  # input() ends at once, and `exit()` closes it
+    reply = answer(request)
+    with replies:
+        replies.write(pickle.dumps(reply))
+    os._exit(0)  # XLA's own end takes longer than all of this
+
+
+def _end_with(pipe: int) -> None:
+    while os.read(pipe, 1):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
