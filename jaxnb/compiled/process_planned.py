@@ -7,7 +7,6 @@ import io
 import os
 import pickle
 import sys
-import threading
 import types
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
@@ -186,27 +185,17 @@ def _end_of(text: str) -> str:
 def main() -> None:
     """Answers one plan.
 
-    Ends with its owner: it watches its owner's process, and its standard input, which its
-    owner keeps open.
+    Ends with its owner, which it watches.
     """
     watch_owner(int(sys.argv[1]), lambda: os._exit(1))
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is not the answer
     request: PlanRequest = pickle.load(sys.stdin.buffer)
-    threading.Thread(
-        target=_end_with, args=[os.dup(0)], name="jaxnb-scratch-input", daemon=True
-    ).start()
     sys.stdin = open(os.devnull)  # noqa: SIM115  # input() ends at once, and `exit()` closes it
     reply = answer(request)
     with replies:
         replies.write(pickle.dumps(reply))
     os._exit(0)  # XLA's own end takes longer than all of this
-
-
-def _end_with(pipe: int) -> None:
-    while os.read(pipe, 1):
-        pass
-    os._exit(1)
 
 
 if __name__ == "__main__":
