@@ -154,7 +154,6 @@ def compare(
     specs: Mapping[str, Any],
     kwargs: Mapping[str, Any] | None = None,
     mesh: Any = None,
-    meshes: Mapping[str, Any] | None = None,
     out_specs: Mapping[str, Any] | None = None,
     repeats: int | None = None,
     run: bool = True,
@@ -178,11 +177,11 @@ def compare(
             (NumPy's, ``jnp.ones``) must be the same on all.
         specs: Name of a variant to its specs: one for all arrays, or a tuple with one for each
             argument; for an argument that is a pytree, one for all of it or a pytree of specs.
-            None leaves an array as it is.
+            None leaves an array as it is. A ``NamedSharding`` brings its mesh, which is the
+            variant's then.
         kwargs: Its keyword arguments; none has arrays.
         mesh: The mesh, or axes and sizes to make one of (``{"data": 4, "model": 2}``); by default
-            that of the specs, of the arguments, or the only one there is.
-        meshes: Name of a variant to a mesh of its own.
+            that of the arguments, or the only one there is.
         out_specs: Name of a variant to specs of its outputs, as ``jax.jit``'s ``out_shardings``;
             else the compiler chooses.
         repeats: How many calls to measure; by default as many as take about a second, 5 to 200.
@@ -197,9 +196,7 @@ def compare(
     """
     from jaxnb.compiled import comparing
 
-    return comparing.compare_here(
-        function, args, kwargs, specs, mesh, meshes, out_specs, repeats, run
-    )
+    return comparing.compare_here(function, args, kwargs, specs, mesh, out_specs, repeats, run)
 
 
 def on_recover(function: Any) -> Any:

@@ -26,18 +26,12 @@ class Lowering:
         name: The function's name.
         source: Where it is defined: ``"step at <cell 3>:5"``.
         file: That file; empty where JAX does not know it.
-        names: Of its arguments, ``"params['w']"``; empty where JAX does not know them.
-        arguments: What JAX knows of them: shape, dtype, and whether it is weak.
-        shardings: Theirs; no sharding for what was given no devices.
         jaxpr: What it computes.
     """
 
     name: str
     source: str
     file: str
-    names: tuple[str, ...]
-    arguments: Sequence[Any]
-    shardings: Sequence[Any]
     jaxpr: Any
 
 
@@ -100,7 +94,7 @@ def _hook_lowering(hooks: PitfallHooks) -> None:
     from jax._src.interpreters import pxla
 
     lower = pxla.lower_sharding_computation
-    read = _reader(lower, "closed_jaxpr", "fun_name", "in_shardings")
+    read = _reader(lower, "closed_jaxpr", "fun_name")
     explicit = stages.Traced.lower.__code__
 
     def lower_sharding_computation(*arguments: Any, **settings: Any) -> Any:
@@ -121,20 +115,10 @@ def _is_within(frame: FrameType | None, code: Any) -> bool:
     return False
 
 
-def _lowering(jaxpr: Any, name: str, shardings: Sequence[Any]) -> Lowering:
+def _lowering(jaxpr: Any, name: str) -> Lowering:
     info = getattr(jaxpr.jaxpr, "debug_info", None)
-    arguments = jaxpr.in_avals
-    names = tuple(getattr(info, "arg_names", None) or ())
-    return Lowering(
-        name=name,
-        source=str(getattr(info, "func_src_info", name)),
-        file=getattr(info, "func_filename", None) or "",
-        names=names if len(names) == len(arguments) else (),
-        arguments=arguments,
-        # UnspecifiedValue stands for none.
-        shardings=[each if hasattr(each, "device_set") else None for each in shardings],
-        jaxpr=jaxpr,
-    )
+    source = str(getattr(info, "func_src_info", name))
+    return Lowering(name, source, getattr(info, "func_filename", None) or "", jaxpr)
 
 
 def constants(jaxpr: Any) -> Iterator[Any]:

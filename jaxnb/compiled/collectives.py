@@ -2,11 +2,320 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
 
-from jaxnb.compiled import collectives_table
+import numpy as np
+
+from jaxnb.compat.xla import Groups, Instruction, Program, Shape, arrays, participants
 from jaxnb.model.arrays import MeshInfo
-from jaxnb.model.compiled import AxisTotal, Collective, CompiledReport, Memory
+from jaxnb.model.compiled import (
+    AxisTotal,
+    Collective,
+    CollectiveKind,
+    CompiledReport,
+    Memory,
+    Part,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """The axes that groups go along.
+
+    Attributes:
+        axes: In the order of the mesh.
+        whole: Whether each group has all devices along them.
+    """
+
+    axes: tuple[str, ...]
+    whole: bool = True
+
+
+def axes_of_groups(
+    groups: Groups, assignment: Sequence[int], meshes: Iterable[MeshInfo]
+) -> Along | None:
+    """Returns the axes that groups of devices go along.
+
+    Args:
+        groups: Places in the assignment.
+        assignment: The program's devices, as ``Device.id``.
+        meshes: The meshes to look at; the first that explains the groups counts.
+
+    Returns:
+        The axes; None where the groups go along no axis of any mesh. Groups of one device go
+        along none, and need none: no axes, whole.
+    """
+    if all(len(group) < 2 for group in groups):
+        return Along(())
+    partly: Along | None = None
+    for mesh in meshes:
+        found = _in_mesh(groups, assignment, mesh)
+        if found is not None and found.whole:
+            return found
+        partly = partly or found
+    return partly
+
+
+def axes_of_pairs(
+    pairs: Sequence[tuple[int, int]], assignment: Sequence[int], meshes: Iterable[MeshInfo]
+) -> Along | None:
+    """Returns the axes along which senders and receivers differ, as :func:`axes_of_groups`."""
+    moving = [pair for pair in pairs if pair[0] != pair[1]]
+    if not moving:
+        return Along(())
+    for mesh in meshes:
+        places = _places(moving, assignment, mesh)
+        if places is None:
+            continue
+        differs = np.any(places[:, :, 0] != places[:, :, 1], axis=1)
+        return Along(tuple(name for name, is_over in zip(mesh.axis_names, differs, strict=True)
+                           if is_over))  # fmt: skip
+    return None
+
+
+def _places(
+    groups: Sequence[Sequence[int]], assignment: Sequence[int], mesh: MeshInfo
+) -> np.ndarray[Any, Any] | None:
+    """Returns the place of each device in the mesh: by axis, group and member."""
+    where = {device: place for place, device in enumerate(mesh.device_ids)}
+    if any(number >= len(assignment) for group in groups for number in group):
+        return None
+    flat = [[where.get(assignment[number], -1) for number in group] for group in groups]
+    if any(place < 0 for row in flat for place in row):
+        return None
+    return np.stack(np.unravel_index(np.array(flat), mesh.shape))
+
+
+def _in_mesh(groups: Groups, assignment: Sequence[int], mesh: MeshInfo) -> Along | None:
+    sizes = {len(group) for group in groups}
+    if len(sizes) != 1:  # groups of different sizes go along no axis
+        return None
+    places = _places(groups, assignment, mesh)
+    if places is None:
+        return None
+    varies = np.any(places != places[:, :, :1], axis=2)  # by axis and group
+    over = np.any(varies, axis=1)
+    axes = tuple(name for name, is_over in zip(mesh.axis_names, over, strict=True) if is_over)
+    width = math.prod(size for size, is_over in zip(mesh.shape, over, strict=True) if is_over)
+    # As many different devices as there are places along the axes: then it is all of them.
+    if sizes == {width} and all(len(set(group)) == width for group in groups):
+        return Along(axes)
+    return Along(axes, whole=False) if len(axes) == 1 else None
+
+
+# Ring algorithms for all-reduce, all-gather and reduce-scatter, pairwise exchange for
+# all-to-all: the bounds that every device's link has to carry, whatever the library does.
+# Sources: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
+# Operations in MPICH", IJHPCA 19(1), 2005; NVIDIA's ``nccl-tests``, ``doc/PERFORMANCE.md``, whose
+# "bus bandwidth" counts the same bytes.
+
+
+def sent_bytes(kind: CollectiveKind, result_bytes: int, group_size: int) -> int:
+    """Returns what one execution makes each device send.
+
+    Args:
+        kind: The collective.
+        result_bytes: Size of its result on one device.
+        group_size: How many devices take part. A group of one sends nothing.
+
+    Returns:
+        Whole bytes, rounded up: what cannot be split evenly is padded.
+    """
+    n = group_size
+    if n < 2:
+        return 0
+    match kind:
+        case "all-reduce":  # a reduce-scatter, then an all-gather
+            return _up(2 * (n - 1) * result_bytes, n)
+        case "reduce-scatter":  # its input is n times its result
+            return (n - 1) * result_bytes
+        case "all-gather" | "all-to-all" | "ragged-all-to-all":
+            return _up((n - 1) * result_bytes, n)
+        case "collective-permute" | "collective-broadcast":
+            return result_bytes
+
+
+def _up(numerator: int, denominator: int) -> int:
+    return -(-numerator // denominator)
+
+
+_REDUCTIONS = ("all-reduce", "all-gather", "reduce-scatter")
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How often something is run.
+
+    Attributes:
+        count: How often; None if it is not known.
+        at_most: It is an upper bound.
+    """
+
+    count: int | None
+    at_most: bool = False
+
+    def times(self, factor: int | None) -> Times:
+        """Returns this multiplied by ``factor``."""
+        known = self.count is not None and factor is not None
+        return Times(self.count * factor if known else None, self.at_most)  # type: ignore[operator]
+
+    def plus(self, other: Times) -> Times:
+        """Returns this and another, one after the other."""
+        known = self.count is not None and other.count is not None
+        total = self.count + other.count if known else None  # type: ignore[operator]
+        return Times(total, self.at_most or other.at_most)
+
+
+def collectives(
+    program: Program, assignment: Sequence[int], meshes: Sequence[MeshInfo]
+) -> tuple[Collective, ...]:
+    """Returns the collectives of a program, in the order in which they stand in it.
+
+    Args:
+        program: The program, as compiled.
+        assignment: Its devices, as ``Device.id``.
+        meshes: The meshes whose axes the groups may go along.
+    """
+    times = executions(program)
+    found: list[Collective] = []
+    seen: set[int] = set()
+
+    def visit(number: int) -> None:
+        if number in seen:
+            return
+        seen.add(number)
+        for each in program.computations.get(number, ()):
+            if each.kind is not None:
+                found.append(_collective(program, each, times[number], assignment, meshes))
+            for called, _ in _calls(each):
+                visit(called)
+
+    visit(program.entry)
+    return tuple(found)
+
+
+def executions(program: Program) -> dict[int, Times]:
+    """Returns how often each computation is run that the entry reaches."""
+    found: dict[int, Times] = {}
+
+    def visit(number: int, times: Times) -> None:
+        found[number] = found[number].plus(times) if number in found else times
+        for instruction in program.computations.get(number, ()):
+            for called, each in _calls(instruction):
+                visit(called, Times(times.times(each.count).count, times.at_most or each.at_most))
+
+    visit(program.entry, Times(1))
+    return found
+
+
+def _calls(instruction: Instruction) -> Iterator[tuple[int, Times]]:
+    """Returns the computations that an instruction calls, and how often each time it is run."""
+    if instruction.kind is not None:
+        return  # a collective calls only its reduction of two numbers
+    if instruction.opcode == "while":
+        body, condition = instruction.called
+        count = instruction.trip_count
+        yield body, Times(count)
+        yield condition, Times(None if count is None else count + 1)
+        return
+    for number in instruction.called:
+        yield number, Times(1, at_most=instruction.opcode == "conditional")
+
+
+def has_loops(program: Program) -> bool:
+    """Whether a program has loops."""
+    return any(each.opcode == "while" for known in program.computations.values() for each in known)
+
+
+def totals(found: Iterable[Collective]) -> tuple[AxisTotal, ...]:
+    """Returns what collectives move by the axes that they go along, the most first."""
+    sums: dict[tuple[str, ...], AxisTotal] = {}
+    for each in found:
+        before = sums.get(each.axes, AxisTotal(each.axes, 0, 0))
+        count = 1 if each.count is None else each.count
+        sums[each.axes] = AxisTotal(
+            each.axes,
+            before.bytes + each.bytes * count,
+            before.count + count,
+            before.at_least or each.count is None,
+            before.at_most or each.at_most,
+        )
+    return tuple(sorted(sums.values(), key=lambda total: -total.bytes))
+
+
+def _collective(
+    program: Program,
+    instruction: Instruction,
+    times: Times,
+    assignment: Sequence[int],
+    meshes: Sequence[MeshInfo],
+) -> Collective:
+    kind = cast(CollectiveKind, instruction.kind)
+    is_start = instruction.opcode.endswith("-start")
+    parts = _parts(instruction, is_start=is_start and not instruction.wrapped)
+    result_bytes = sum(part.nbytes for part in parts)
+    if kind == "collective-permute":
+        along = axes_of_pairs(instruction.pairs, assignment, meshes)
+        size, number = sum(source != target for source, target in instruction.pairs), 1
+        sent = result_bytes if size else 0
+    else:
+        groups = _groups(program, instruction)
+        along = axes_of_groups(groups, assignment, meshes)
+        size, number = max(map(len, groups), default=1), len(groups)
+        sent = sent_bytes(kind, result_bytes, size)
+    return Collective(
+        kind=kind,
+        axes=along.axes if along else (),
+        whole_axes=along is not None and along.whole,
+        group_size=size,
+        num_groups=number,
+        parts=parts,
+        bytes=sent,
+        count=times.count,
+        at_most=times.at_most,
+        asynchronous=is_start,
+        source=instruction.source,
+        operation=instruction.operation,
+        name=instruction.name,
+    )
+
+
+def _groups(program: Program, instruction: Instruction) -> tuple[tuple[int, ...], ...]:
+    """Returns the groups of devices that a collective joins."""
+    is_reduction = instruction.kind in _REDUCTIONS
+    everyone = program.replicas * program.partitions
+    if instruction.has_channel and not instruction.global_ids:
+        everyone = program.replicas if is_reduction else program.partitions
+    elif not instruction.has_channel:
+        everyone = program.replicas
+    return participants(
+        instruction.groups or (tuple(range(everyone)),),
+        replicas=program.replicas,
+        partitions=program.partitions,
+        has_channel=instruction.has_channel,
+        global_ids=instruction.global_ids,
+        is_reduction=is_reduction,
+    )
+
+
+def _parts(instruction: Instruction, *, is_start: bool) -> tuple[Part, ...]:
+    """Returns the arrays that a collective results in.
+
+    The start of an async pair results in a tuple: its operands, its results, and what the two
+    halves need; except that of an all-reduce.
+    """
+    shape: Shape = instruction.shape
+    if (
+        is_start
+        and instruction.kind != "all-reduce"
+        and not isinstance(shape, Part)
+        and len(shape) > 1
+    ):
+        shape = shape[1]
+    return tuple(arrays(shape))
 
 
 class Collectives(list[Collective]):
@@ -31,7 +340,7 @@ class Collectives(list[Collective]):
     @property
     def totals(self) -> tuple[AxisTotal, ...]:
         """What they move by the mesh axes that they go along, the most first."""
-        return collectives_table.totals(self)
+        return totals(self)
 
     @property
     def num_devices(self) -> int:

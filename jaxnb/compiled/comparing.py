@@ -9,7 +9,7 @@ from typing import Any
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import OutputSink
 from jaxnb.compiled.comparison import Comparison
-from jaxnb.compiled.parse_call import parse_call
+from jaxnb.compiled.parse_call import parse_call, taken_apart
 from jaxnb.compiled.planning import NO_CELLS, EarlierCells
 from jaxnb.errors import CellError, JaxnbError, UsageError
 from jaxnb.model.compiled import ComparisonReport
@@ -23,24 +23,20 @@ def compare_here(
     kwargs: Mapping[str, Any] | None,
     specs: Any,
     mesh: Any,
-    meshes: Mapping[str, Any] | None,
     out_specs: Mapping[str, Any] | None,
     repeats: int | None,
     run: bool,
 ) -> Comparison:
     """Compares on this process, and on all that run the same cell; see :func:`jaxnb.compare`."""
-    from jaxnb.compiled import process_comparing
+    out_specs = out_specs or {}
+    _require_variants(specs, out_specs, repeats)
+    from jaxnb.compiled import process_comparing, process_variants
 
-    meshes, out_specs = dict(meshes or {}), dict(out_specs or {})
-    _require_variants(specs, meshes, out_specs)
-    _require_repeats(repeats)
-    settings = process_comparing.Settings(
-        specs, mesh, meshes, out_specs, repeats, run, process_comparing.namespace()
-    )
-    return Comparison(process_comparing.compare(function, args, kwargs or {}, settings))
+    call = process_variants.given(function, args, kwargs or {})
+    return Comparison(process_comparing.compare(call, specs, mesh, out_specs, repeats, run))
 
 
-def _require_variants(specs: Any, *others: Mapping[str, Any]) -> None:
+def _require_variants(specs: Any, out_specs: Mapping[str, Any], repeats: Any) -> None:
     if not isinstance(specs, Mapping) or not specs:
         raise UsageError(
             "Give each sharding a name: specs={'data': (P('data'), P()), 'whole': P()}. Nothing "
@@ -49,12 +45,14 @@ def _require_variants(specs: Any, *others: Mapping[str, Any]) -> None:
     names = [name for name in specs if not isinstance(name, str)]
     if names:
         raise UsageError(f"A variant's name must be text, not {names[0]!r}. Nothing was run.")
-    for other in others:
-        if unknown := [name for name in other if name not in specs]:
-            raise UsageError(
-                f"There is no variant {unknown[0]!r}: `specs` has {', '.join(map(repr, specs))}. "
-                "Nothing was run. One mesh for all variants is `mesh=mesh`."
-            )
+    if unknown := [name for name in out_specs if name not in specs]:
+        raise UsageError(
+            f"There is no variant {unknown[0]!r}: `specs` has {', '.join(map(repr, specs))}. "
+            "Nothing was run."
+        )
+    is_number = isinstance(repeats, int) and not isinstance(repeats, bool)
+    if repeats is not None and (not is_number or repeats < 1):
+        raise UsageError(f"`repeats` is a whole number from 1, not {repeats!r}. Nothing was run.")
 
 
 def require_no_setup(setup: str) -> None:
@@ -66,18 +64,10 @@ def require_no_setup(setup: str) -> None:
         )
 
 
-def _require_repeats(repeats: Any) -> None:
-    if repeats is None:
-        return
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        raise UsageError(f"`repeats` is a whole number from 1, not {repeats!r}. Nothing was run.")
-
-
 def code_of(
     call: str,
     specs: Any,
     mesh: Any,
-    meshes: Mapping[str, Any] | None,
     out_specs: Mapping[str, Any] | None,
     repeats: int | None,
     run: bool,
@@ -86,9 +76,8 @@ def code_of(
 
     Args:
         call: The call, as an expression.
-        specs: Name to specs; each an expression, or specs as objects.
+        specs: Name to specs, an expression each.
         mesh: An expression, or axes and sizes.
-        meshes: Name to such.
         out_specs: Name to specs.
         repeats: How many calls to measure.
         run: Whether to run anything.
@@ -96,64 +85,40 @@ def code_of(
     Raises:
         UsageError: Something is no expression.
     """
-    parsed = parse_call(call)
-    meshes, out_specs = meshes or {}, out_specs or {}
-    _require_variants(specs, meshes, out_specs)
-    _require_repeats(repeats)
-    if any(each.arg is None for each in parsed.keywords):
-        raise UsageError("`**` has no place in a call to compare. Name its arguments.")
-    positional = ", ".join(ast.unparse(each) for each in parsed.args)
-    keywords = ", ".join(f"{k.arg!r}: {ast.unparse(k.value)}" for k in parsed.keywords)
-    parts = [
-        f"({ast.unparse(parsed.func)})",
-        f"({positional}{',' if positional else ''})",
-        f"kwargs={{{keywords}}}",
-        f"specs={_by_name('specs', specs)}",
-        f"mesh={expression('mesh', mesh)}",
-        f"meshes={_by_name('meshes', meshes)}",
-        f"out_specs={_by_name('out_specs', out_specs)}",
-        f"repeats={repeats!r}, run={bool(run)}",
-    ]
-    return f"__import__('jaxnb').compare({', '.join(parts)})"
+    parts = taken_apart(parse_call(call)).body
+    assert isinstance(parts, ast.Tuple)
+    function, positional, keywords = map(ast.unparse, parts.elts)
+    out_specs = out_specs or {}
+    if isinstance(mesh, Mapping):
+        mesh = repr(dict(mesh))
+    mesh = None if mesh is None else _expression("mesh", mesh)
+    return (
+        f"__import__('jaxnb').compare({function}, {positional}, kwargs={keywords}, "
+        f"specs={_by_name('specs', specs)}, mesh={mesh}, "
+        f"out_specs={_by_name('out_specs', out_specs)}, repeats={repeats!r}, run={bool(run)})"
+    )
 
 
 def _by_name(what: str, values: Mapping[str, Any]) -> str:
-    entries = [f"{name!r}: {expression(f'{what}[{name!r}]', v)}" for name, v in values.items()]
+    entries = [f"{name!r}: {_expression(f'{what}[{name!r}]', v)}" for name, v in values.items()]
     return f"{{{', '.join(entries)}}}"
 
 
-def expression(what: str, value: Any) -> str:
-    """Returns specs or a mesh as an expression.
-
-    Args:
-        what: What to call it in messages.
-        value: Text, which is one; ``jax.P``; containers, numbers and None.
-
-    Raises:
-        UsageError: It is no expression, or an object of the notebook.
-    """
-    if isinstance(value, str):
-        try:
-            return f"({ast.unparse(ast.parse(value.strip(), mode='eval').body)})"
-        except (SyntaxError, ValueError):
-            raise UsageError(
-                f"{what} is {value!r}, which is not a Python expression. Nothing was run. Type "
-                "e.g. "
-                f"{EXAMPLE}."
-            ) from None
-    if value is None or isinstance(value, int):
-        return repr(value)
-    if type(value).__name__ == "PartitionSpec":
-        return f"__import__('jax').P{tuple(value)!r}"
-    if isinstance(value, Mapping):
-        entries = [f"{key!r}: {expression(what, each)}" for key, each in value.items()]
-        return f"{{{', '.join(entries)}}}"
-    if isinstance(value, tuple | list):
-        return f"({''.join(f'{expression(what, each)}, ' for each in value)})"
-    raise UsageError(
-        f"{what} is an object of type {type(value).__name__}, which lives in this process. Nothing "
-        f"was run. Name what there is on the processes, as text: mesh='mesh', {EXAMPLE}."
-    )
+def _expression(what: str, text: Any) -> str:
+    """Returns an expression in text, once it was parsed."""
+    if not isinstance(text, str):
+        raise UsageError(
+            f"{what} is an object of type {type(text).__name__}, which lives in this process. "
+            f"Nothing was run. Name what there is on the processes, as text: mesh='mesh', "
+            f"{EXAMPLE}."
+        )
+    try:
+        return ast.unparse(ast.parse(text.strip(), mode="eval"))
+    except (SyntaxError, ValueError):
+        raise UsageError(
+            f"{what} is {text!r}, which is not a Python expression. Nothing was run. Type e.g. "
+            f"{EXAMPLE}."
+        ) from None
 
 
 def compare_on(

@@ -41,7 +41,7 @@ def compile_on(channel: Channel, code: str) -> Collectives:
         JaxnbError: The processes compiled different programs, or one gave no answer.
     """
     parse_call(code)
-    request = CallRequest("jaxnb.compiled.process_compiling.collectives", {"code": code})
+    request = CallRequest("jaxnb.compiled.process_compiled.collectives", {"code": code})
     everyone = dict.fromkeys(range(channel.num_processes), request)
     answers = channel.ask_together(everyone, seconds=COMPILE_SECONDS)
     channel.require(answers, f"`{one_line(code)}` was compiled")

@@ -12,11 +12,9 @@ import ast
 import os
 import pickle
 import re
-import selectors
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO
 
@@ -77,23 +75,18 @@ def ask_scratch(request: PlanRequest) -> PlanReply:
     """
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            command_line("jaxnb.compiled.process_scratch", str(os.getpid())),
+            command_line("jaxnb.compiled.process_planned", str(os.getpid())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             # Jupyter interrupts the kernel's whole process group.
             start_new_session=True,
         )
-        try:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            with suppress(BrokenPipeError):  # the end of its answer says so
-                process.stdin.write(pickle.dumps(request))
-                process.stdin.flush()
-            answer = _read(process.stdout.fileno())
-        finally:
-            process.kill()  # it has answered, or nobody waits for it
-            _close(process)
+        with process:
+            try:
+                answer = _answer_of(process, pickle.dumps(request))
+            finally:
+                process.kill()  # it has answered, or nobody waits for it
         if not answer:
             raise JaxnbError(
                 f"The scratch process for {request.num_devices} devices (pid {process.pid}) "
@@ -104,30 +97,17 @@ def ask_scratch(request: PlanRequest) -> PlanReply:
     return reply
 
 
-def _read(descriptor: int) -> bytes:
-    """Reads to the end.
+def _answer_of(process: subprocess.Popen[bytes], asked: bytes | None) -> bytes:
+    """Sends what is asked, and reads to the end.
 
     Not in one blocking call: where a signal reaches another thread than the main one it would
     not end that, and Python handles signals between its own instructions only.
     """
-    parts: list[bytes] = []
-    with selectors.DefaultSelector() as selector:
-        selector.register(descriptor, selectors.EVENT_READ)
-        while True:
-            if not selector.select(LOOK_SECONDS):
-                continue
-            part = os.read(descriptor, 1 << 16)
-            if not part:
-                return b"".join(parts)
-            parts.append(part)
-
-
-def _close(process: subprocess.Popen[bytes]) -> None:
-    for pipe in (process.stdin, process.stdout):
-        with suppress(BrokenPipeError):
-            assert pipe is not None
-            pipe.close()
-    process.wait()
+    while True:
+        try:
+            return process.communicate(asked, LOOK_SECONDS)[0]
+        except subprocess.TimeoutExpired:
+            asked = None  # it is sent in the next call, as far as it was not
 
 
 def _last_lines(log: IO[bytes]) -> str:

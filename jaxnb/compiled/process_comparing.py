@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import socket
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
 from jaxnb.arrays.process_describe import mesh_and_spec
-from jaxnb.compiled import collectives_table, process_variants, ranking
+from jaxnb.compiled import collectives, comparison, process_variants
 from jaxnb.compiled.process_compiled import described, equations, report_of
 from jaxnb.compiled.process_variants import Given
 from jaxnb.errors import JaxnbError, UsageError
@@ -220,29 +219,6 @@ def too_large(words: Mapping[int, Mapping[str, Any]]) -> VariantFailure | None:
     return None
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How to compare.
-
-    Attributes:
-        specs: Name of a variant to its specs.
-        mesh: The mesh of all variants that have none of their own.
-        meshes: Name to the mesh of a variant.
-        out_specs: Name to the specs of a variant's outputs.
-        repeats: How many calls to measure; None for as many as take a second.
-        run: Whether to run anything.
-        namespace: Where meshes may have names.
-    """
-
-    specs: Mapping[str, Any]
-    mesh: Any
-    meshes: Mapping[str, Any]
-    out_specs: Mapping[str, Any]
-    repeats: int | None
-    run: bool
-    namespace: Mapping[str, Any]
-
-
 @dataclass
 class _Made:
     """A variant, as far as it has come on this process."""
@@ -262,7 +238,12 @@ class _Made:
 
 
 def compare(
-    function: Any, arguments: Any, keywords: Mapping[str, Any], settings: Settings
+    call: Given,
+    specs: Mapping[str, Any],
+    mesh: Any,
+    out_specs: Mapping[str, Any],
+    repeats: int | None,
+    run: bool,
 ) -> ComparisonReport:
     """Compares a function under several shardings; all processes of the cell must do so.
 
@@ -270,29 +251,29 @@ def compare(
     is changed: arguments are copied where they have to be moved, and none is donated.
 
     Args:
-        function: The function.
-        arguments: Its positional arguments.
-        keywords: Its keyword arguments; none has arrays.
-        settings: The variants, and how to compare them.
+        call: The function and its arguments.
+        specs: Name of a variant to its specs.
+        mesh: The mesh of the variants whose specs have none.
+        out_specs: Name to the specs of a variant's outputs.
+        repeats: How many calls to measure; None for as many as take a second.
+        run: Whether to run anything.
 
     Raises:
-        UsageError: There is nothing to compare.
         JaxnbError: A call raised on some processes only.
     """
-    call = process_variants.given(function, arguments, keywords)
-    not_run = "" if settings.run else "`--no-run` (`run=False`) was given"
+    not_run = "" if run else "`--no-run` (`run=False`) was given"
     if call.without_data:
         not_run = f"{_listed(call.without_data)} {'have' if len(call.without_data) > 1 else 'has'} "
         not_run += "a shape and no data (jax.ShapeDtypeStruct)"
     rows: list[Variant] = []
     notes: dict[str, None] = {}
-    for name in settings.specs:
-        made = _compile(call, name, settings)
+    for name in specs:
+        made = _compile(call, name, specs[name], mesh, out_specs.get(name))
         if made.traced is not None:
             notes |= dict.fromkeys(_notes(made.traced))
         row = _together(made, will_run=not not_run)
         if row.failure is None and not not_run:
-            row = _run(call, made, row, settings.repeats)
+            row = _run(call, made, row, repeats)
         rows.append(row)
     return ComparisonReport(
         function=call.name,
@@ -308,18 +289,15 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(shown) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _compile(call: Given, name: str, settings: Settings) -> _Made:
+def _compile(call: Given, name: str, specs: Any, asked: Any, out: Any) -> _Made:
     """Compiles a variant in this process; what goes wrong is in its row."""
     made = _Made(Variant(name))
     stage: ComparisonStage = "placed"
     try:
-        specs = settings.specs[name]
-        asked = settings.meshes.get(name, settings.mesh)
-        mesh = made.mesh = process_variants.mesh_of(asked, specs, call, settings.namespace)
+        mesh = made.mesh = process_variants.mesh_of(asked, specs, call)
         made.variant = replace(made.variant, mesh=mesh_and_spec(NamedSharding(mesh, jax.P()))[0])
         _require_members(mesh)
         shardings = made.shardings = process_variants.shardings(call, specs, mesh)
-        out = settings.out_specs.get(name)
         extra = {} if out is None else {"out_shardings": process_variants.out_shardings(out, mesh)}
         stage = "traced"
         given = [_abstract(a, s) for a, s in zip(call.arrays, shardings, strict=True)]
@@ -376,7 +354,7 @@ def _warnings(call: Given, made: _Made, mesh: Mesh) -> tuple[OutputWarning, ...]
         last = jax.tree_util.keystr(path[-1:])
         text = "output" + jax.tree_util.keystr(path)
         found.append(process_variants.layout(text, last, aval, sharding))
-    return ranking.warnings_of(arguments, found, dict(mesh.shape))
+    return comparison.warnings_of(arguments, found, dict(mesh.shape))
 
 
 def _together(made: _Made, *, will_run: bool) -> Variant:
@@ -403,7 +381,7 @@ def _together(made: _Made, *, will_run: bool) -> Variant:
         return replace(row, report=None, failure=failed)
     if row.report is None:  # this process has no device of the mesh
         return replace(row, failure=None, compile_seconds=_most(words, "seconds"))
-    totals = collectives_table.totals(row.report.collectives)
+    totals = collectives.totals(row.report.collectives)
     return replace(
         row,
         bytes=sum(total.bytes for total in totals),
@@ -465,8 +443,3 @@ def _cache_note() -> list[str]:
     if not folder or not config.jax_enable_compilation_cache:
         return []
     return [f"JAX may load programs from its cache in {folder}: compile times may be too low."]
-
-
-def namespace() -> Mapping[str, Any]:
-    """Returns the user's names: those of the cell, or of the script."""
-    return vars(sys.modules["__main__"])

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -18,17 +18,21 @@ from jaxnb.arrays.process_describe import mesh_and_spec, require_tree
 from jaxnb.cells.process_repeating import keep_lines
 from jaxnb.compat import jax_programs
 from jaxnb.compat.xla import Program
-from jaxnb.compiled import collectives_table as tables
-from jaxnb.compiled.parse_call import parse_call, taken_apart
+from jaxnb.compiled import collectives as tables
+from jaxnb.compiled.parse_call import parse_call, plain_text, taken_apart
 from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.cells import ProcessError
 from jaxnb.model.compiled import (
     Compiled,
     CompiledReport,
     CompileStage,
+    GroupValues,
     Memory,
     NotCompiled,
 )
+
+if TYPE_CHECKING:
+    from jaxnb.wire.process_sentinel import ThisProcess
 
 MAX_NESTING = 50
 """How deep JAX's own description of a function is searched."""
@@ -39,18 +43,25 @@ _OWN = tuple(
 _CODE = "<call>"
 
 
-def collectives(code: str, namespace: dict[str, Any], process_index: int) -> Compiled | NotCompiled:
+def group_values(process: ThisProcess, names: list[str]) -> GroupValues:
+    """Returns what this process has of some names, for a plan's definitions to be compared with."""
+    namespace = process.shell.user_ns
+    texts = {name: plain_text(namespace[name]) for name in names if name in namespace}
+    x64: Any = jax.config  # its settings are made when JAX is imported
+    return GroupValues(texts, bool(x64.jax_enable_x64))
+
+
+def collectives(process: ThisProcess, code: str) -> Compiled | NotCompiled:
     """Compiles the call that ``code`` is; its function is not run, and nothing is donated.
 
     The function and the arguments are evaluated, as a cell would evaluate them.
 
     Args:
+        process: This process.
         code: The call, as an expression.
-        namespace: Where its names are.
-        process_index: Who answers.
     """
     keep_lines(_CODE, code.strip())
-    return compile_call(parse_call(code), namespace, process_index, _CODE)
+    return compile_call(parse_call(code), process.shell.user_ns, process.index, _CODE)
 
 
 def compile_call(

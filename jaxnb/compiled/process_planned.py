@@ -1,10 +1,11 @@
-"""Runs a plan's code in a scratch process, and compiles its call without running it."""
+"""The program of a scratch process: runs a plan's code, compiles its call, answers, and ends."""
 
 from __future__ import annotations
 
 import ast
 import io
 import os
+import pickle
 import sys
 import types
 from collections.abc import Iterable, Mapping
@@ -18,6 +19,7 @@ from jaxnb.cells.process_repeating import keep_lines
 from jaxnb.compiled import process_compiled
 from jaxnb.compiled.parse_call import plain_text, require_call
 from jaxnb.launch import process_bootstrap
+from jaxnb.launch.lifeline import watch_owner
 from jaxnb.model.compiled import (
     ComparisonReport,
     Compiled,
@@ -178,3 +180,23 @@ def _end_of(text: str) -> str:
     if len(text) <= MAX_OUTPUT:
         return text
     return f"… {len(text) - MAX_OUTPUT} characters not shown\n{text[-MAX_OUTPUT:]}"
+
+
+def main() -> None:
+    """Answers one plan.
+
+    Ends with its owner, which it watches.
+    """
+    watch_owner(int(sys.argv[1]), lambda: os._exit(1))
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is not the answer
+    request: PlanRequest = pickle.load(sys.stdin.buffer)
+    sys.stdin = open(os.devnull)  # noqa: SIM115  # input() ends at once, and `exit()` closes it
+    reply = answer(request)
+    with replies:
+        replies.write(pickle.dumps(reply))
+    os._exit(0)  # XLA's own end takes longer than all of this
+
+
+if __name__ == "__main__":
+    main()

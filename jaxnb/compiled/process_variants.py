@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -140,17 +141,19 @@ def _names(function: Any, count: int) -> list[str]:
     return names + [f"argument {place + 1}" for place in range(len(names), count)]
 
 
-def mesh_of(asked: Any, specs: Any, call: Given, namespace: Mapping[str, Any]) -> Mesh:
+def mesh_of(asked: Any, specs: Any, call: Given) -> Mesh:
     """Returns the mesh of a variant.
 
-    That is the one asked for, or made of the axes and sizes asked for; else the one that the
-    specs are on; else the one that the arguments are on; else that of ``jax.set_mesh``, or the
-    only one that has a name.
+    That is the one that its specs are on; else the one asked for, or made of the axes and sizes
+    asked for; else the one that the arguments are on; else that of ``jax.set_mesh``, or the only
+    one that has a name in the cell, or in the script.
 
     Raises:
         UsageError: There is none, or more than one.
         ValueError: It cannot be made.
     """
+    if (mesh := _only_mesh(_leaves(specs))) is not None:
+        return mesh
     if isinstance(asked, Mesh):
         return asked
     if isinstance(asked, Mapping):
@@ -161,18 +164,25 @@ def mesh_of(asked: Any, specs: Any, call: Given, namespace: Mapping[str, Any]) -
             f"A mesh is a jax.sharding.Mesh, or axes with their sizes ({{'data': 4}}), not "
             f"{_kind(asked)}."
         )
-    for source in (_leaves(specs), [getattr(leaf, "sharding", None) for leaf in call.arrays]):
-        named = [each.mesh for each in source if isinstance(each, NamedSharding)]
-        meshes = {mesh for mesh in named if isinstance(mesh, Mesh)}
-        if len(meshes) == 1:
-            return meshes.pop()
-        if meshes:
-            raise UsageError("The arguments are on several meshes. Name one: `mesh=mesh`.")
+    placed_on = _only_mesh(getattr(leaf, "sharding", None) for leaf in call.arrays)
+    if placed_on is not None:
+        return placed_on
     try:
-        return find_mesh(namespace, None)
+        return find_mesh(vars(sys.modules["__main__"]), None)
     except UsageError as error:
         said = str(error).replace("Nothing was moved. ", "").replace("mesh='", "mesh=")
         raise UsageError(said.rstrip("'.") + ". Nothing was run.") from None
+
+
+def _only_mesh(shardings: Iterable[Any]) -> Mesh | None:
+    named = {each.mesh for each in shardings if isinstance(each, NamedSharding)}
+    meshes = [mesh for mesh in named if isinstance(mesh, Mesh)]
+    if len(meshes) > 1:
+        raise UsageError(
+            "The specs of a variant, or the arguments, are on several meshes. Put the specs on one "
+            "of them, or name it: `mesh=mesh`."
+        )
+    return meshes[0] if meshes else None
 
 
 def _is_spec(value: Any) -> bool:
@@ -193,15 +203,8 @@ def shardings(call: Given, specs: Any, mesh: Mesh) -> list[NamedSharding]:
         mesh: The mesh.
 
     Raises:
-        UsageError: The specs are not for these arguments, or do not fit their shapes.
+        UsageError: The specs are not for these arguments.
     """
-    number = len(call.tree.children())
-    if isinstance(specs, tuple | list) and len(specs) != number:
-        raise UsageError(
-            f"There {'is' if len(specs) == 1 else 'are'} {plural(len(specs), 'spec')} for "
-            f"{plural(number, 'argument')}. Give one for each, or one for "
-            "all without a tuple."
-        )
     whole = jax.tree.unflatten(call.tree, call.leaves)
     specs = tuple(specs) if isinstance(specs, list) else specs
     try:
@@ -225,32 +228,15 @@ def _sharding(path: str, leaf: Any, spec: Any, mesh: Mesh) -> NamedSharding:
         raise UsageError(f"The spec of `{path}` is {_kind(spec)}, not a jax.P.")
     if spec.mesh != mesh:
         raise UsageError(f"`{path}` is on another mesh than this variant. Give it a spec.")
-    shape = tuple(leaf.shape)
-    if len(spec.spec) > len(shape):
-        raise UsageError(
-            f"{spec.spec} does not fit `{path}` of shape {shape}: it has {len(spec.spec)} entries "
-            f"for {len(shape)} dimensions."
-        )
-    axes = axes_of(spec, len(shape), only_splitting=False) or ()
-    for place, names in enumerate(axes):
-        parts = math.prod(mesh.shape[name] for name in names)
-        if shape[place] % parts:
-            raise UsageError(
-                f"{spec.spec} does not fit `{path}` of shape {shape}: {' × '.join(names)} would "
-                f"split the {shape[place]} of dimension {place} into {parts}."
-            )
     return spec
 
 
-def axes_of(
-    sharding: Any, ndim: int, *, only_splitting: bool = True
-) -> tuple[tuple[str, ...], ...] | None:
+def axes_of(sharding: Any, ndim: int) -> tuple[tuple[str, ...], ...] | None:
     """Returns for each dimension the mesh axes that split it; None if the sharding has no spec.
 
     Args:
         sharding: The sharding.
         ndim: How many dimensions the array has.
-        only_splitting: Leave axes of size 1 out.
     """
     if not isinstance(sharding, NamedSharding):
         return None
@@ -258,8 +244,7 @@ def axes_of(
     found = []
     for entry in entries:
         names = entry if isinstance(entry, tuple) else (() if entry is None else (entry,))
-        kept = [str(n) for n in names if not only_splitting or sharding.mesh.shape[n] > 1]
-        found.append(tuple(kept))
+        found.append(tuple(str(n) for n in names if sharding.mesh.shape[n] > 1))
     return tuple(found)
 
 

@@ -95,8 +95,6 @@ class CompareParser(MagicParser):
             help="a variant: data=\"P('data'), P()\"")  # fmt: skip
         add("--mesh", metavar="MESH",
             help="for all: a name, or {'data': 4} (default: the one there is)")  # fmt: skip
-        add("--mesh-of", action="append", default=[], type=_named, metavar="NAME=MESH",
-            help="for one variant")  # fmt: skip
         add("--out-spec", action="append", default=[], type=_named, metavar="NAME=SPECS",
             help="of a variant's outputs (default: the compiler chooses)")  # fmt: skip
         add("--repeats", type=int, metavar="N",
@@ -175,7 +173,6 @@ class ComparingMagics(SessionMagics):
         settings = {
             "specs": specs,
             "mesh": asked.mesh,
-            "meshes": dict(asked.mesh_of),
             "out_specs": dict(asked.out_spec),
             "repeats": asked.repeats,
             "run": not asked.no_run,

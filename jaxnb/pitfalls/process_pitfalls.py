@@ -8,22 +8,93 @@ from __future__ import annotations
 
 import linecache
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import jax
 
-from jaxnb.compat.jax_pitfalls import Lowering, hook_pitfalls
-from jaxnb.labels import capitalized, plural
+from jaxnb.compat.jax_pitfalls import Lowering, constants, hook_pitfalls
+from jaxnb.labels import capitalized, format_bytes, plural
 from jaxnb.lockstep.process_connection import is_of_handler
 from jaxnb.lockstep.process_origins import line_in
 from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import the_cell
-from jaxnb.pitfalls.process_lowered import Lowerings
-from jaxnb.pitfalls.process_raised import Moves, explained, pitfall
+from jaxnb.pitfalls.process_raised import Moves, explained, nbytes_of, pitfall, type_of
 from jaxnb.wire.process_features import CellHere, Feature
+
+CONSTANT_BYTES = 16 << 20
+"""In all of one computation. Masks, tables of positions and the like are closed over on purpose,
+and are smaller; from here on compilation and the program's memory grow by what one notices."""
+
+COMPILATIONS = 8
+"""Of one function, at one line of one cell. Training, evaluation, a last batch and lengths padded
+to powers of two are fewer; a loop that compiles at each turn is soon there."""
+
+_LIBRARIES = (
+    str(Path(jax.__file__).parent),
+    *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")),
+)
+"""Functions of libraries are compiled once for each layer's shape, and nobody can change that."""
+
+
+class Lowerings:
+    """Those of a cell: what they close over, and how often one function is compiled at a line."""
+
+    kind: str = "constant"
+
+    def __init__(self) -> None:
+        self._constants: dict[tuple[str, int | None], tuple[int, str]] = {}
+        self._counts: dict[tuple[str, str, int | None], int] = {}
+
+    def add(self, lowering: Lowering, line: int | None) -> None:
+        """Takes a computation that the cell has lowered."""
+        found = {id(each): each for each in constants(lowering.jaxpr)}.values()
+        total = sum(map(nbytes_of, found))
+        if total >= CONSTANT_BYTES:
+            largest = type_of(max(found, key=nbytes_of))
+            self._constants.setdefault((lowering.name, line), (total, largest))
+        if lowering.file and not lowering.file.startswith(_LIBRARIES):
+            key = lowering.name, lowering.source, line
+            self._counts[key] = self._counts.get(key, 0) + 1
+
+    def pitfalls(self, code_name: str) -> list[Pitfall]:
+        """Returns them in words."""
+        found = [
+            pitfall(
+                "constant",
+                code_name,
+                line,
+                f"`{name}` closes over {format_bytes(total)} of arrays (the largest is {largest}): "
+                "they are compiled into the program as constants, on each device, and again at "
+                "every recompilation.",
+                "Pass them as arguments.",
+                subject=name,
+            )
+            for (name, line), (total, largest) in self._constants.items()
+        ]
+        return found + [
+            pitfall(
+                "recompiled",
+                code_name,
+                line,
+                f"`{name}` was compiled {plural(count, 'time')} at this line.",
+                "To see what differs each time, run `jax.config.update('jax_explain_cache_misses', "
+                "True)` on the processes, then the cell again.",
+                subject=_without_cell(source),
+            )
+            for (name, source, line), count in self._counts.items()
+            if count >= COMPILATIONS
+        ]
+
+
+def _without_cell(source: str) -> str:
+    """Returns where a function is defined without the cell's number, which a new run changes."""
+    name, _, place = source.partition(" at ")
+    return name if Path(place).name.startswith("<cell ") else source
 
 
 class Pmaps:

@@ -98,7 +98,8 @@ def live_buffers() -> Buffers:
     array, so they are not asked for unless somebody may have them already.
     """
     found: Buffers = {}
-    spread, sizes = [], set()
+    spread: list[tuple[Any, tuple[int, ...], int]] = []
+    sizes: set[tuple[int, int]] = set()  # of arrays on one device: its id, and bytes
     shards: dict[Any, Shards] = {}
     for array in jax.live_arrays():
         try:

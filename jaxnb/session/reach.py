@@ -25,7 +25,7 @@ from jaxnb.wire.sentinels import TOLD
 
 TOLD_SECONDS = 5.0
 
-VALUES = "jaxnb.compiled.process_compiling.group_values"
+VALUES = "jaxnb.compiled.process_compiled.group_values"
 """To look through compiled programs for collectives takes a while."""
 
 COMPUTED_SECONDS = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 from jaxnb.cells.result import CellResult, calls_of
 from jaxnb.cells.sinks import OutputSink, ScriptNotices
@@ -274,10 +274,9 @@ class Session(Transfers):
         self,
         call: str,
         *,
-        specs: Mapping[str, Any],
-        mesh: Any = None,
-        meshes: Mapping[str, Any] | None = None,
-        out_specs: Mapping[str, Any] | None = None,
+        specs: Mapping[str, str],
+        mesh: str | Mapping[str, int] | None = None,
+        out_specs: Mapping[str, str] | None = None,
         repeats: int | None = None,
         run: bool = True,
         devices: int | None = None,
@@ -296,7 +295,6 @@ class Session(Transfers):
             specs: Name of a variant to its specs, one for each argument:
                 ``{"data": "P(), P('data')", "whole": "P()"}``.
             mesh: The mesh, as text or as axes and sizes, as for :func:`jaxnb.compare`.
-            meshes: Name of a variant to a mesh of its own.
             out_specs: Name of a variant to specs of its outputs.
             repeats: How many calls to measure.
             run: False compiles only.
@@ -311,7 +309,7 @@ class Session(Transfers):
             NotCompiledError: A plan's setup raised.
         """
         runs = run and devices is None
-        code = comparing.code_of(call, specs, mesh, meshes, out_specs, repeats, runs)
+        code = comparing.code_of(call, specs, mesh, out_specs, repeats, runs)
         if devices is None:
             comparing.require_no_setup(setup)
             return comparing.compare_on(partial(self.run, cell=cell), code, call, sink)

@@ -366,8 +366,7 @@ class Hooks:
     def lowered(self, read):
         found = read()
         if found.name == "step":
-            print(found.name, found.source.split()[0], found.file, found.names,
-                  [a.shape for a in found.arguments], [s is None for s in found.shardings],
+            print(found.name, found.source.split()[0], found.file,
                   [c.nbytes for c in pitfalls.constants(found.jaxpr)])
 """
 
@@ -797,9 +796,7 @@ def test_a_jax_that_tells_of_no_dispatches_is_told(python: Python, state: str) -
 def test_what_is_lowered_traced_and_moved_is_told(python: Python) -> None:
     lines = python(LISTENED).splitlines()
     assert lines[0] == "{}"
-    assert lines[1] == (
-        "step step <string> (\"tree['w']\", 'rate') [(2, 3), ()] [False, True] [48]"
-    )
+    assert lines[1] == "step step <string> [48]"
     assert [line.split()[0] for line in lines[2:]] == ["traced_pmap"]
 
 

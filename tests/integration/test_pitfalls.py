@@ -100,24 +100,15 @@ TRIGGERS = {
     ),
     "shapes in a loop": (
         "f = jax.jit(lambda a: a * 2)\nfor i in range(10):\n    f(np.ones(i + 1));",
-        (
-            "recompiled",
-            3,
-            "`<lambda>` was compiled 10 times at this line. The last two differ in "
-            "argument `a`: float32[9], then float32[10]",
-        ),
+        ("recompiled", 3, "`<lambda>` was compiled 10 times at this line."),
     ),
     "a new function in a loop": (
         "for i in range(8):\n    jax.jit(lambda a: a * 2)(1.0)",
-        ("recompiled", 2, "or it is a new function each time"),
+        ("recompiled", 2, "was compiled 8 times"),
     ),
     "a static argument in a loop": (
         "f = jax.jit(lambda a, k: a * k, static_argnums=1)\nfor i in range(9): f(1.0, i)",
-        ("recompiled", 2, "a static argument, or a value that the function closes over, differed"),
-    ),
-    "the structure in a loop": (
-        "f = jax.jit(lambda a: sum(a))\nfor i in range(1, 10): f([1.0] * i)",
-        ("recompiled", 2, "had 8 arrays among the arguments, then 9"),
+        ("recompiled", 2, "was compiled 9 times"),
     ),
     "a lookup over Explicit axes": (
         "m = jax.make_mesh((n,), ('d',))\n"
@@ -217,6 +208,17 @@ def test_errors_that_say_it_themselves_are_left_alone(group: Session) -> None:
         assert result.pitfalls == (), code
 
 
+def test_jax_explains_what_differs_as_the_hint_says(group: Session) -> None:
+    on, off = (f"jax.config.update('jax_explain_cache_misses', {each})" for each in (True, False))
+    try:
+        code = "f = jax.jit(lambda a: a * 2)\nfor i in range(3): f(np.ones(i + 1))"
+        said = group.run(f"{on}\n{code}", sink=Silent(), ranks=[0]).stderr
+    finally:
+        group.run(off, sink=Silent(), ranks=[0])
+    assert "TRACING CACHE MISS" in said
+    assert "now f" in said
+
+
 FETCH = "np.asarray(x)"
 LOOP = "f = jax.jit(lambda a: a * 3)\nfor i in range(8): f(np.ones(i + 1))"
 
@@ -267,7 +269,7 @@ def test_a_check_that_fails_does_no_harm_and_is_told_of_once(
     make_session: Callable[..., Session],
 ) -> None:
     group = make_session(2)
-    group.run("import jaxnb.pitfalls.process_lowered as found\nfound.constants = None")
+    group.run("import jaxnb.pitfalls.process_pitfalls as found\nfound.constants = None")
     result = group.run("float(jax.jit(lambda a: a + 1)(1.0))", sink=Silent())
     assert result.value == 2.0
     (told,) = result.pitfalls

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jaxnb.compat.xla import Program, arrays, dtype_name, read_program
-from jaxnb.compiled import collectives_table
+from jaxnb.compiled import collectives
 from jaxnb.model.arrays import MeshInfo
 from jaxnb_programs import GPU_TEXT
 
@@ -99,7 +99,7 @@ def test_every_type_of_xla_has_the_number_that_it_has_here() -> None:
 
 def test_async_pairs_combined_ones_and_loops_of_a_gpu_program() -> None:
     program = replace(parsed(GPU_TEXT), partitions=8)
-    found = collectives_table.collectives(
+    found = collectives.collectives(
         program, range(8), [MeshInfo(("data",), (8,), ("Auto",), tuple(range(8)))]
     )
     assert [(each.kind, each.bytes, each.count) for each in found] == [
@@ -111,7 +111,7 @@ def test_async_pairs_combined_ones_and_loops_of_a_gpu_program() -> None:
     ]
     assert all(each.asynchronous and each.axes == ("data",) for each in found)
     assert [str(each.source) for each in found[:2]] == ["train.py:12", "train.py:14"]
-    (total,) = collectives_table.totals(found)
+    (total,) = collectives.totals(found)
     assert (total.axes, total.count) == (("data",), 10)
     assert total.bytes == sum(each.bytes * (each.count or 0) for each in found)
 
@@ -139,11 +139,11 @@ ENTRY main {{
 }}
 """
     program = replace(parsed(text), partitions=2)
-    (found,) = collectives_table.collectives(program, range(2), [])
+    (found,) = collectives.collectives(program, range(2), [])
     assert (found.count, found.at_most, found.axes) == (None, True, ())
-    assert collectives_table.has_loops(program)
+    assert collectives.has_loops(program)
     text = "\n".join(line for line in text.splitlines() if "while" not in line)
     program = replace(parsed(text.replace("b = f32[2]", "ROOT b = f32[2]")), partitions=2)
-    (found,) = collectives_table.collectives(program, range(2), [])
+    (found,) = collectives.collectives(program, range(2), [])
     assert (found.count, found.at_most) == (3, True)
-    assert not collectives_table.has_loops(program)
+    assert not collectives.has_loops(program)

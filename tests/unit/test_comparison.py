@@ -7,13 +7,14 @@ import importlib.util
 import io
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from jaxnb.compiled import comparing, ranking
+import jaxnb
+from jaxnb.compiled import comparing, comparison
 from jaxnb.compiled.card_comparison import comparison_card
-from jaxnb.compiled.comparison import Comparison
-from jaxnb.compiled.ranking import LARGE_BYTES, spec_text, warnings_of
+from jaxnb.compiled.comparison import LARGE_BYTES, Comparison, spec_text, warnings_of
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.magics.compiling import CompareParser, _variants
 from jaxnb.model.arrays import MeshInfo
@@ -67,20 +68,20 @@ def test_the_least_of_each_column_is_best() -> None:
     found = Comparison(THREE)
     assert found.best("bytes") is found.best("memory") is found["tensor"]
     assert found.best("time") is found["fsdp"]
-    assert ranking.marked(THREE.variants, "bytes") == [False, True, False]
-    assert ranking.marked(THREE.variants, "compile") == [False, False, False]  # all alike
+    assert comparison.marked(THREE.variants, "bytes") == [False, True, False]
+    assert comparison.marked(THREE.variants, "compile") == [False, False, False]  # all alike
 
 
 def test_times_that_cannot_be_told_apart_are_all_marked() -> None:
     slow = variant("slow", 1, 0.009)
     near = variant("near", 1, 0.0021)
-    assert ranking.marked([slow, FSDP, near], "time") == [False, True, True]
+    assert comparison.marked([slow, FSDP, near], "time") == [False, True, True]
     wide = replace(FSDP, timing=Timing(0.002, 0.002, 0.009, 5, 0.1))
-    assert ranking.marked([slow, wide], "time") == [False, False]
+    assert comparison.marked([slow, wide], "time") == [False, False]
 
 
 def test_one_alone_is_not_the_best() -> None:
-    assert ranking.marked([FSDP, BROKEN], "bytes") == [False, False]
+    assert comparison.marked([FSDP, BROKEN], "bytes") == [False, False]
 
 
 def test_columns_and_variants_that_there_are_not() -> None:
@@ -269,13 +270,17 @@ def test_without_matplotlib_an_error_says_what_to_install(monkeypatch: pytest.Mo
 
 def test_the_code_that_compares_on_a_process() -> None:
     code = comparing.code_of(
-        "f(x, w, axis=0)", {"a": "P('data'), P()", "b": ("P()", None)}, {"data": 4}, None,
-        {"a": "None"}, 3, False,
-    )  # fmt: skip
+        "f(x, w, axis=0)",
+        {"a": "P('data'), P()", "b": "None"},
+        {"data": 4},
+        {"a": "None"},
+        3,
+        False,
+    )
     assert code == (
-        "__import__('jaxnb').compare((f), (x, w,), kwargs={'axis': 0}, "
-        "specs={'a': ((P('data'), P())), 'b': ((P()), None, )}, mesh={'data': 4}, meshes={}, "
-        "out_specs={'a': (None)}, repeats=3, run=False)"
+        "__import__('jaxnb').compare(f, (x, w), kwargs={'axis': 0}, "
+        "specs={'a': (P('data'), P()), 'b': None}, mesh={'data': 4}, "
+        "out_specs={'a': None}, repeats=3, run=False)"
     )
 
 
@@ -283,20 +288,30 @@ def test_the_code_that_compares_on_a_process() -> None:
     ("call", "settings", "said"),
     [
         ("f", {}, "`f` is not a call"),
-        ("f(**x)", {}, "`**` has no place"),
-        ("f(x)", {"specs": {}}, "Give each sharding a name"),
-        ("f(x)", {"specs": {1: "P()"}}, "A variant's name must be text, not 1"),
         ("f(x)", {"specs": {"a": "P("}}, "specs['a'] is 'P(', which is not a Python"),
         ("f(x)", {"specs": {"a": object()}}, "an object of type object, which lives in this"),
-        ("f(x)", {"meshes": {"b": "mesh"}}, "There is no variant 'b': `specs` has 'a'"),
-        ("f(x)", {"repeats": 0}, "`repeats` is a whole number from 1, not 0"),
     ],
 )
-def test_what_is_no_comparison(call: str, settings: dict[str, object], said: str) -> None:
-    given = {"specs": {"a": "P()"}, "mesh": None, "meshes": None, "out_specs": None,
+def test_what_is_no_expression(call: str, settings: dict[str, object], said: str) -> None:
+    given = {"specs": {"a": "P()"}, "mesh": None, "out_specs": None,
              "repeats": None, "run": True} | settings  # fmt: skip
     with pytest.raises(UsageError) as caught:
         comparing.code_of(call, **given)  # type: ignore[arg-type]
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"specs": {}}, "Give each sharding a name"),
+        ({"specs": {1: "P()"}}, "A variant's name must be text, not 1"),
+        ({"out_specs": {"b": "P()"}}, "There is no variant 'b': `specs` has 'a'"),
+        ({"repeats": 0}, "`repeats` is a whole number from 1, not 0"),
+    ],
+)
+def test_what_is_no_comparison(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        jaxnb.compare(print, (), **{"specs": {"a": None}} | settings)
     assert said in str(caught.value)
 
 

@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 
 from jaxnb.errors import UsageError
 from jaxnb.model.insight import SPAN_KINDS, Activity, CallSite, Span, SpanKind
-from jaxnb.profile.spans import Interval, painted, union_seconds
-from jaxnb.profile.timelines import MAX_CELLS, Timelines, Told, made
+from jaxnb.profile.timelines import (
+    MAX_CELLS,
+    Interval,
+    Timelines,
+    Told,
+    made,
+    painted,
+    union_seconds,
+)
 
 STEP = CallSite("jit(step)", 5, (0, 1))
 
