@@ -1,7 +1,7 @@
 """Pure: shard descriptions and bytes to one NumPy array, and back. No process, no jax.
 
 ``blocks`` tells who holds which part, ``preview`` shows the corners, ``regions`` slices,
-``assembly`` puts parts together, ``specs`` checks partition specs, ``dtypes`` names dtypes,
+``assembly`` puts parts together, ``specs`` reads partition specs, ``dtypes`` names dtypes,
 ``replicas`` puts the processes' descriptions together. ``regions``, ``assembly`` and ``dtypes``
 load NumPy and are imported by their own names: the display does without.
 """
@@ -28,7 +28,6 @@ from jaxnb.arrays.blocks import (
     total_bytes,
 )
 from jaxnb.arrays.specs import Spec, is_spec, spec_text
-from jaxnb.arrays.specs import check as check_spec
 from jaxnb.arrays.specs import normalize as normalize_spec
 from jaxnb.arrays.specs import parse as parse_spec
 
@@ -42,7 +41,6 @@ __all__ = [
     "blocks",
     "boundaries",
     "bytes_per_device",
-    "check_spec",
     "differing",
     "each_its_own",
     "edge_indices",

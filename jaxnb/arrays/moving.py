@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from jaxnb.arrays.regions import boxes
 from jaxnb.model.arrays import Chunk, Exposure, MemoryPass
 from jaxnb.model.cells import CallRequest
 from jaxnb.wire import peer_memory
@@ -273,21 +274,6 @@ def _pieces(move: Move, limit: int) -> Iterator[_Piece]:
     for box in boxes(move.array, limit):
         yield _Piece(move, offset, box)
         offset += box.size * itemsize
-
-
-def boxes(array: np.ndarray[Any, Any], limit: int) -> Iterator[np.ndarray[Any, Any]]:
-    """Cuts an array into views of at most ``limit`` bytes, in C order of their elements."""
-    if array.nbytes <= limit or array.ndim == 0:
-        yield array
-        return
-    per_row = array.nbytes // len(array)
-    if per_row > limit and array.ndim > 1:  # a row of a vector would be a copy
-        for row in array:
-            yield from boxes(row, limit)
-        return
-    step = max(1, limit // max(1, per_row))
-    for start in range(0, len(array), step):
-        yield array[start : start + step]
 
 
 def _read_direct(piece: _Piece) -> None:

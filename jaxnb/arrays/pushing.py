@@ -9,12 +9,12 @@ import threading
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from jaxnb.arrays import is_spec, normalize_spec
-from jaxnb.arrays.gathered import GatheredArray, largest_overflow, numpy_dtype
+from jaxnb.arrays.gathered import GatheredArray, fits, numpy_dtype
 from jaxnb.arrays.lost import NotMoved, PerProcess
 from jaxnb.arrays.moving import Move, Mover, request_for
 from jaxnb.arrays.pulling import Group
@@ -309,25 +309,13 @@ def _require_one_layout(answers: Mapping[int, Placed]) -> None:
 def _require_fitting_numbers(package: _Package, placed: Placed) -> None:
     """Refuses numbers that would be others: JAX has 32 bits unless told otherwise."""
     for array, name in zip(package.arrays, placed.dtypes, strict=True):
-        dtype = numpy_dtype(name)
-        if dtype.itemsize >= array.dtype.itemsize or not array.size:
-            continue
-        if array.dtype.kind in "iu":
-            limits = np.iinfo(dtype)
-            low, high = array.min(), array.max()
-            if low < limits.min or high > limits.max:
-                _refuse_numbers(array, dtype, f"its values ({low} to {high}) do not fit")
-        elif (largest := largest_overflow(array, dtype)) is not None:
-            _refuse_numbers(array, dtype, f"its values (up to {largest:.3g}) do not fit")
-
-
-def _refuse_numbers(array: np.ndarray[Any, Any], dtype: np.dtype[Any], why: str) -> NoReturn:
-    raise UsageError(
-        f"An {array.dtype} array becomes {dtype} on the processes, since jax_enable_x64 is off "
-        f"there, and {why}. Nothing was moved. Type "
-        "`%spmd jax.config.update('jax_enable_x64', True)` before the processes compute "
-        "anything, or convert the array."
-    )
+        if not fits(array, numpy_dtype(name)):
+            raise UsageError(
+                f"Values of an {array.dtype} array do not fit in {name}, which it becomes on the "
+                "processes, since jax_enable_x64 is off there. Nothing was moved. Type "
+                "`%spmd jax.config.update('jax_enable_x64', True)` before the processes compute "
+                "anything, or convert the array."
+            )
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -185,8 +185,7 @@ class Cells:
 
     def _wait(self, running: RunningCell, timeout: float | None) -> tuple[Collected, Supervisor]:
         """Waits for a cell; returns what was sent, and how the wait ended."""
-        asks, send = running.request.input, self._life.sentinels.ask
-        asker = Asker(asks, send, is_shown=running.is_shown)
+        asker = Asker(self._life.sentinels.ask, is_shown=running.is_shown)
         supervisor = Supervisor(self._reach, running, timeout, asker)
         # To look at a thread takes a little of its time: not while calls are timed.
         is_watched = running.request.calls > 0

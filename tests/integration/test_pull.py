@@ -388,7 +388,7 @@ def test_large_values_of_cells_are_fetched(session: Session) -> None:
     assert_same(tree["far"], whole((8, 6)))
     mine = result.per_process[2].value
     assert_same(mine[0], np.arange(1 << 19))
-    with pytest.raises(JaxnbError, match=r"comes from process 2: "):
+    with pytest.raises(JaxnbError, match="another value"):
         np.asarray(mine[2]["far"])
     assert_same(mine[2]["far"][4:6], whole((8, 6))[4:6])  # what process 2 has
 
@@ -966,8 +966,8 @@ def test_parts_that_are_lost(make_session: Callable[..., Session]) -> None:
 
     os.kill(session.processes[0].pid, signal.SIGKILL)
     with pytest.raises(JaxnbError, match=(
-        r"1 part of `x`, \[0:512, 0:512\], cannot be pulled: process 0, .*"
-        r"Its slice \[512:1024\] can still be pulled"
+        r"1 part of `x`, \[0:512, 0:512\], cannot be pulled: process 0 .*"
+        r"Slices of the other parts can still be pulled"
     )):  # fmt: skip
         until_the_death_is_known()
     assert lazy[512:1024].sum() == 512 * 512
@@ -1052,8 +1052,8 @@ def test_part_of_a_global_array(session: Session) -> None:
     )
     assert_same(part[2:6], whole((8, 6))[2:6])
     with pytest.raises(JaxnbError, match=(
-        r"`x` comes from processes 1-2: only processes 1-2 were asked, .*"
-        r"Leave out `--ranks 1-2`"
+        r"2 parts of `x`, the first \[0:2, 0:6\], cannot be pulled: processes 0,3 were not asked"
+        r".*Leave out `--ranks 1-2`"
     )):  # fmt: skip
         np.asarray(part)
     assert_same(session.pull("y", ranks=[3]), whole((8, 6)))

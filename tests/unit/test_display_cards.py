@@ -493,7 +493,7 @@ def test_who_was_left_behind_comes_last_in_one_line_without_their_error():
 
 def digested(name: str) -> DigestedArray:
     of = ((0, 1), 1, 0, "jit(f)", 5, name, 7, "made at line 1")
-    return DigestedArray(*of, "float32[4]", "float32", "P()", ())
+    return DigestedArray(*of, "float32[4]", "P()", ())
 
 
 def test_a_refusal_whose_reason_is_told_above_is_short():

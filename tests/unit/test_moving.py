@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxnb.arrays import moving
-from jaxnb.arrays.moving import Move, Mover, boxes
+from jaxnb.arrays.moving import Move, Mover
+from jaxnb.arrays.regions import boxes
 from jaxnb.errors import JaxnbError
 from jaxnb.model.arrays import Exposure, MemoryPass
 from jaxnb.wire.asking import Channel
