@@ -129,9 +129,7 @@ def each_its_own(arrays: Sequence[ArrayInfo]) -> ArrayInfo:
 
 def lying(array: ArrayInfo) -> tuple[object, ...]:
     """Returns where an array's parts lie, however its sharding is written: `P()`, `P(None)`."""
-    # Of one that is unreduced no device has the elements, but summands of them.
-    summed = array.sharding if "unreduced" in array.sharding else ""
-    return array.memory_kind, summed, placing(array)
+    return array.memory_kind, array.unreduced, placing(array)
 
 
 def placing(array: ArrayInfo) -> tuple[object, ...]:

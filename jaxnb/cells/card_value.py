@@ -71,9 +71,8 @@ def _same_card(result: CellResult, array: ArrayInfo | None) -> Card:
     if info.digest and len(result.per_process) > 1:
         facts.append(info.digest_note)
     facts = [fact for fact in facts if fact]
-    value = Either([Shown(view)], view.text or f"<{info.type_name}>")
-    card = card_of(value, Facts(facts, look="small", before="— "))
-    return stacked([card, picture]) if picture is not NOTHING else card
+    value = Shown(replace(view, text=view.text or f"<{info.type_name}>"))
+    return stacked([card_of(value, Facts(facts, look="small", before="— ")), picture])
 
 
 def _not_run_note(result: CellResult, array: ArrayInfo) -> str:

@@ -14,7 +14,7 @@ from jaxnb.cells.merge_bars import bars_as_one, is_bar
 from jaxnb.cells.merge_output import LineLimiter, MergedLine
 from jaxnb.cells.sinks import SaysWaits
 from jaxnb.display.blocks import Facts, Fold, Note
-from jaxnb.display.card import Card, card_of
+from jaxnb.display.card import NOTHING, Card, card_of
 from jaxnb.labels import Outputs, plural
 from jaxnb.model.cells import RichOutput
 from jaxnb.model.group import Waits
@@ -315,7 +315,7 @@ class ProgressDisplay:
         self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None
     ) -> None:
         if kind is not None and self._handle is not None:
-            self._handle.update(Card("", ""))
+            self._handle.update(NOTHING)
 
     def __call__(self, stage: str, detail: str) -> None:
         """Shows a stage."""

@@ -87,6 +87,8 @@ class ArrayInfo:
             is not known.
         gone: The processes on which it was deleted or donated, or that are dead, where others still
             hold their parts.
+        axes: For each dimension the mesh axes that split it; None without a mesh.
+        unreduced: The mesh axes over which the devices hold summands of the elements.
     """
 
     shape: tuple[int, ...]
@@ -107,6 +109,8 @@ class ArrayInfo:
     suspect: str = ""
     source: Argument | None = None
     gone: tuple[int, ...] = ()
+    axes: tuple[tuple[str, ...], ...] | None = None
+    unreduced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

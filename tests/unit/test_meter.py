@@ -7,7 +7,7 @@ import re
 import pytest
 
 from jaxnb.arrays import card_transfer
-from jaxnb.display.card import Card
+from jaxnb.display.card import Card, line_card
 from jaxnb.magics.meter import NotebookPlace, TerminalPlace, TransferMeter
 
 MIB = 1 << 20
@@ -118,8 +118,8 @@ def test_a_terminals_line_is_blanked(capsys: pytest.CaptureFixture[str]) -> None
     place = TerminalPlace()
     place.clear()
     assert capsys.readouterr().err == ""
-    place.show(Card("", "a long line"))
-    place.show(Card("", "short"))
+    place.show(line_card("a long line"))
+    place.show(line_card("short"))
     place.clear()
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -142,13 +142,13 @@ def test_a_cell_has_one_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     place = NotebookPlace(lambda: cell)
     place.clear()
     for text in ("one", "two"):
-        place.show(Card("", text))
+        place.show(line_card(text))
         place.clear()
     cell = 2
-    place.show(Card("", "three"))
+    place.show(line_card("three"))
     place.clear()
-    place.finish(Card("", "card"))
-    place.finish(Card("", "another"))
+    place.finish(line_card("card"))
+    place.finish(line_card("another"))
     assert outputs == [["one", "", "two", ""], ["three", "", "card"], ["another"]]
 
 
