@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from jaxnb.arrays import Block as Part
-from jaxnb.arrays import blocks, bytes_per_device, differing, total_bytes
+from jaxnb.arrays.blocks import Block as Part
+from jaxnb.arrays.blocks import blocks, bytes_per_device, differing, total_bytes
 from jaxnb.arrays.draw_array import array_grids
 from jaxnb.arrays.draw_text import mesh_grids, preview_text, sizes_block
 from jaxnb.arrays.specs import replicas_label, replicating_axes
@@ -25,17 +25,6 @@ from jaxnb.labels import (
 from jaxnb.lockstep.provenance import OF_PARTS, origin_text
 from jaxnb.model.arrays import MAX_DIGEST_BYTES, ArrayInfo, MeshInfo
 from jaxnb.model.dispatches import Argument
-
-__all__ = [
-    "array_blocks",
-    "array_card",
-    "array_facts",
-    "array_notes",
-    "array_pictures",
-    "array_type",
-    "preview_text",
-    "replicas_differ_card",
-]
 
 _DELETED = "deleted: its buffers were donated to a computation, or deleted"
 _GONE = "deleted or donated there, or they are dead; the others hold their parts"

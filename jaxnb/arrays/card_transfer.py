@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from jaxnb.arrays import total_bytes
+from jaxnb.arrays.blocks import total_bytes
 from jaxnb.arrays.card_array import (
     array_facts,
     array_notes,
     array_pictures,
     array_type,
-    preview_text,
 )
+from jaxnb.arrays.draw_text import preview_text
 from jaxnb.arrays.lost import PerProcess
 from jaxnb.display.blocks import Cell, Column, Either, Facts, Note, Pre, Progress, Row, Table
 from jaxnb.display.card import Card, by_process_block, card_of
@@ -151,16 +151,6 @@ def _spec(array: Any) -> str:
         return info.spec or ""
     return f"of {info.dtype}[{', '.join(map(str, info.shape))}] {info.spec}"
 
-
-__all__ = [
-    "Moved",
-    "gathered_card",
-    "moved",
-    "moved_card",
-    "narrowed",
-    "per_process_card",
-    "transfer_card",
-]
 
 MIN_RATE_BYTES = 16 << 20
 """The rate of less than this tells about round trips."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import islice, product
 from math import prod
 
-from jaxnb.arrays import Block as Part
-from jaxnb.arrays import Index, Interval, blocks, boundaries, elements_bytes
+from jaxnb.arrays.blocks import Block as Part
+from jaxnb.arrays.blocks import Index, Interval, blocks, boundaries, elements_bytes
 from jaxnb.arrays.specs import dimension_label
 from jaxnb.display.blocks import Beside, Block, Box, Grid, Note
 from jaxnb.display.text import WIDTH

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import islice, product
 
-from jaxnb.arrays import EDGE_ITEMS, PreviewSlice, preview
+from jaxnb.arrays.blocks import EDGE_ITEMS, PreviewSlice, preview
 from jaxnb.arrays.draw_array import (
     tints,
 )

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxnb.arrays import edge_indices
+from jaxnb.arrays.blocks import edge_indices
 from jaxnb.compat.jax_arrays import is_deleted
 from jaxnb.compat.jax_waits import wait_until_ready
 from jaxnb.errors import JaxnbError

@@ -12,7 +12,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from jaxnb.arrays import Index, specs
+from jaxnb.arrays import specs
+from jaxnb.arrays.blocks import Index
 from jaxnb.arrays.gathered import fits, numpy_dtype
 from jaxnb.arrays.lost import unpickle
 from jaxnb.arrays.process_describe import require_tree

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxnb.arrays import differing, merged
+from jaxnb.arrays.blocks import differing, merged
 from jaxnb.arrays.gathered import ArrayKey, GatheredArray, Wanted
 from jaxnb.arrays.lost import Gather, PerProcess, unpickle
 from jaxnb.arrays.moving import Move, Mover, request_for

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from jaxnb.arrays import differing
-from jaxnb.arrays.blocks import Block, Index
+from jaxnb.arrays.blocks import Block, Index, differing
 from jaxnb.arrays.gathered import ArrayKey, Wanted
 from jaxnb.arrays.paths import Path
 from jaxnb.errors import ArrayGoneError, JaxnbError, NotEnoughMemoryError, UsageError

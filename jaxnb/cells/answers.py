@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from jaxnb.arrays import lying
+from jaxnb.arrays.blocks import lying
 from jaxnb.cells.merge_output import StreamMerger
 from jaxnb.labels import Outputs, one_line
 from jaxnb.lockstep.divergence import NOTHING_RAN

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxnb.arrays import each_its_own
+from jaxnb.arrays.blocks import each_its_own
 from jaxnb.arrays.card_array import (
     array_card,
     array_facts,
     array_pictures,
     array_type,
-    preview_text,
     replicas_differ_card,
 )
+from jaxnb.arrays.draw_text import preview_text
 from jaxnb.cells.result import Agreement, CellResult, ProcessResult
 from jaxnb.display.blocks import Either, Facts, Fold, Note, Shown
 from jaxnb.display.card import NOTHING, Card, by_process_block, card_of, stacked

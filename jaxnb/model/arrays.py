@@ -73,7 +73,7 @@ class ArrayInfo:
             describing process's own have digests.
         corner: What this process holds of the array's corners: pairs of a global index and
             the element there as text. The corners are the first and last
-            :data:`jaxnb.arrays.EDGE_ITEMS` along each dimension.
+            :data:`jaxnb.arrays.blocks.EDGE_ITEMS` along each dimension.
         deleted: The buffer was donated or deleted; the other fields still hold.
         host_dtype: Name of the dtype that its elements have in NumPy: the same, except that
             PRNG keys are ``"uint32"`` words.

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any, Literal
 
-from jaxnb.arrays import placing, unequal
+from jaxnb.arrays import unequal
+from jaxnb.arrays.blocks import placing
 from jaxnb.arrays.lost import Gather
 from jaxnb.arrays.pulling import CellKey, Puller
 from jaxnb.cells.answers import place_of

@@ -1140,13 +1140,10 @@ def test_of_an_array_only_slices(session: Session, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("x.shape", r"notebook has of an array: type `spmd\.pull\('x'\)\.shape`\. Nothing"),
-        ("x[2:].shape[0]", r"type `spmd\.pull\('x\[2:\]'\)\.shape\[0\]`"),
-        ("x.sharding", r"\.sharding`; `spmd\.layout\('x'\)` is a picture"),
+        ("x.shape", r"What `spmd\.pull\('x'\)` returns has its shape, .*Nothing was moved"),
+        ("x[2:].shape[0]", r"What `spmd\.pull\('x\[2:\]'\)` returns has its shape"),
         ("x[1.5]", r"would have to compute"),
-        ("x.sum", r"cannot give the method `x\.sum`: type `spmd\.run\('x\.sum\(\)'\)\.value`"),
-        ("x.shap", r"have no `x\.shap`, as arrays have no such attribute. Did you mean 'shape'\?"),
-        ("x.addressable_shards[0].data", r"type `spmd\.pull\('x'\)\.shards` for what each"),
+        ("x.sum", r"would have to compute .*type `spmd\.run\('x\.sum'\)\.value`"),
         ("x[1.5:]", r"`x\[1.5:\]`: slice indices must be integers"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxnb.arrays import edge_indices
+from jaxnb.arrays.blocks import edge_indices
 from jaxnb.errors import JaxnbError
 from jaxnb.model.arrays import ArrayInfo, ShardInfo
 from jaxnb.session import Session

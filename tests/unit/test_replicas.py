@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jaxnb.arrays import differing, lying, merged
+from jaxnb.arrays.blocks import differing, lying, merged
 from jaxnb.model.arrays import ArrayInfo, ShardInfo
 
 PARTS = [((0, 4),), ((0, 4),), ((4, 8),), ((4, 8),)]
