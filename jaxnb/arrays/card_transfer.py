@@ -155,14 +155,12 @@ def _spec(array: Any) -> str:
 MIN_RATE_BYTES = 16 << 20
 """The rate of less than this tells about round trips."""
 
-_VERBS = {"was pulled": "pulling", "were pulled": "pulling", "was pushed": "pushing"}
 
-
-def transfer_card(label: str, done_bytes: int, total_bytes: int, seconds: float) -> Card:
+def transfer_card(doing: str, done_bytes: int, total_bytes: int, seconds: float) -> Card:
     """How far a transfer is; shown again and again in the same place.
 
     Args:
-        label: What is done, in the words of :data:`jaxnb.arrays.moving.Meter`.
+        doing: What is done: ``"pulling `x`"``.
         done_bytes: How much has been moved.
         total_bytes: How much there is to move.
         seconds: Since when.
@@ -172,15 +170,7 @@ def transfer_card(label: str, done_bytes: int, total_bytes: int, seconds: float)
     if done_bytes and seconds > 0:
         facts.append(f"{format_bytes(done_bytes / seconds)}/s")
         facts.append(f"{_left(seconds * (1 - fraction) / fraction)} left")
-    return card_of(Progress(one_line(_doing(label), 60), round(100 * fraction), facts))
-
-
-def _doing(label: str) -> str:
-    """Returns ``"pulling `x`"`` for ``"`x` was pulled"``."""
-    for done, doing in _VERBS.items():
-        if label.endswith(done):
-            return f"{doing} {label.removesuffix(done).strip()}"
-    return label
+    return card_of(Progress(one_line(doing, 60), round(100 * fraction), facts))
 
 
 def _left(seconds: float) -> str:

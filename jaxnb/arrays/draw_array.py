@@ -68,9 +68,6 @@ def tints(processes: Sequence[int]) -> list[str]:
 
 _MAX_CHARS = 18
 
-LEVELS = 5
-"""How many forms :attr:`Holders.forms` has, the last of them empty."""
-
 
 @dataclass(frozen=True, slots=True)
 class Holders:
@@ -107,7 +104,8 @@ class Holders:
     def short(self) -> str:
         """``"P0 d0"``, ``"P0-1 d0-3 ×4"`` or ``"P0 d0, P1 d2 ×2"``."""
         times = f" ×{self.count}" if self.count > 1 else ""
-        return (self._ranges if self.whole else ", ".join(self.pairs)) + times
+        ranges = f"P{ranks_label(self.processes)} d{ranks_label(self._flat)}"
+        return (ranges if self.whole else ", ".join(self.pairs)) + times
 
     @property
     def long(self) -> str:
@@ -119,42 +117,21 @@ class Holders:
 
     @property
     def forms(self) -> list[tuple[str, ...]]:
-        """The lines to write into a block, from the fullest form to none at all."""
+        """The lines to write into a block: in words, short, or none at all."""
         times = (f"×{self.count}",) if self.count > 1 else ()
-        process = f"P{_or_count(ranks_label(self.processes), len(self.processes))}"
-        if not self.whole:
-            few = (", ".join(_some(self.pairs, 3)), *times)
-            columns = [(*_some(self.pairs, most), *times) for most in (8, 4)]
-            return [*columns, few, (process, *times), ()]
-        flat = tuple(device for devices in self.devices for device in devices)
-        device = f"d{_or_count(ranks_label(flat), len(flat))}"
-        full = (self._processes, self._devices_label(flat), *times)
-        return [
-            full,
-            (f"{process} {device}", *times),
-            (process, device, *times),
-            (process, *times),
-            (),
-        ]
+        words = [processes_label(self.processes), self._devices]
+        full = words if self.whole else _some(self.pairs, 4)
+        short = [f"P{ranks_label(self.processes)}", f"d{ranks_label(self._flat)}"]
+        lines = [[one_line(line, _MAX_CHARS) for line in each] for each in (full, short)]
+        return [*((*each, *times) for each in lines), ()]
 
     @property
-    def _ranges(self) -> str:
-        flat = [device for devices in self.devices for device in devices]
-        return f"P{ranks_label(self.processes)} d{ranks_label(flat)}"
-
-    @property
-    def _processes(self) -> str:
-        label = processes_label(self.processes)
-        return label if len(label) <= _MAX_CHARS else plural(len(self.processes), "process")
+    def _flat(self) -> list[int]:
+        return [device for devices in self.devices for device in devices]
 
     @property
     def _devices(self) -> str:
-        flat = [device for devices in self.devices for device in devices]
-        return f"device{'s' * (len(flat) > 1)} {ranks_label(flat)}"
-
-    def _devices_label(self, flat: tuple[int, ...]) -> str:
-        label = self._devices
-        return label if len(label) <= _MAX_CHARS else plural(len(flat), "device")
+        return f"device{'s' * (self.count > 1)} {ranks_label(self._flat)}"
 
 
 def devices_by_process(array: ArrayInfo) -> dict[int, frozenset[int]]:
@@ -184,11 +161,6 @@ def _some(texts: list[str], most: int) -> list[str]:
     if len(texts) <= most:
         return texts
     return [*texts[: most - 1], f"… {len(texts) - most + 1} more"]
-
-
-def _or_count(label: str, count: int) -> str:
-    """The label, or how many there are if it is too long to read."""
-    return label if len(label) <= _MAX_CHARS else f"×{count}"
 
 
 # A dimension that no device boundary crosses has nothing to show: the two dimensions of the
@@ -302,7 +274,7 @@ def _shortened(side: Sequence[Interval], longest: int) -> tuple[Place, ...]:
 
 
 _MOST_CHIPS = 4
-_WIDEST, _WIDEST_OF_MANY, _HIGHEST = 110, 145, 40
+_WIDEST, _WIDEST_OF_MANY, _HIGHEST = 110, 145, 48
 """Characters in a row of boxes, in one of over 16 boxes, and lines in a column of them."""
 
 
@@ -348,13 +320,12 @@ def _box(part: Part | None, held: dict[Part, Holders], level: int, array: ArrayI
 def _level(held: Sequence[Holders], cut: Picture) -> int:
     """Returns the fullest form of the texts for which there is room."""
     widest = _WIDEST if len(cut.columns) <= 16 else _WIDEST_OF_MANY
-    for level in range(LEVELS - 1):
-        forms = [holders.forms[level] for holders in held]
+    for level, forms in enumerate(zip(*(holders.forms for holders in held), strict=True)):
         width = max((len(line) + 1 for lines in forms for line in lines), default=0)
         height = len(cut.rows) * max(map(len, forms), default=0)
         if len(cut.columns) * width <= widest and height <= _HIGHEST:
             return level
-    return LEVELS - 1
+    raise AssertionError  # the last form is empty
 
 
 def _captions(array: ArrayInfo, cut: Picture) -> list[str]:

@@ -51,28 +51,29 @@ class Pusher:
                 "one. Nothing was moved. Push them without spec and mesh."
             )
         packages = _packages(values, ranks, place=place, spec=_plain_spec(spec), mesh=mesh)
-        label = f"{', '.join(f'`{name}`' for name in values)} was pushed"
+        names = _listed(values)
         is_binding = threading.Event()
         try:
-            self._send(packages, label, is_binding)
+            self._send(packages, names, is_binding)
         except KeyboardInterrupt:
             if not is_binding.is_set():
                 raise
             raise KeyboardInterrupt(
-                f"Interrupted too late: {label}, and the variables on the processes have their "
-                "new values. The group is ready."
+                f"Interrupted too late: {names} was pushed, and the variables on the processes "
+                "have their new values. The group is ready."
             ) from None
 
     def _send(
-        self, packages: Mapping[int, _Package], label: str, is_binding: threading.Event
+        self, packages: Mapping[int, _Package], names: str, is_binding: threading.Event
     ) -> None:
         """Sends packages, all or nothing; tells when there is no way back."""
         transfer = next(iter(packages.values())).request.transfer
+        label = f"{names} was pushed"
         with self._group.channel() as channel:
             try:
-                placed = self._place(channel, packages, label)
+                placed = self._place(channel, packages, names)
                 moves = _moves(packages, placed)
-                self._mover.write(channel, moves, label)
+                self._mover.write(channel, moves, names)
                 size = sum(move.exposure.nbytes for move in moves)
                 # A value is bound on all processes or, if one cannot make it, on none.
                 build = dict.fromkeys(
@@ -89,11 +90,11 @@ class Pusher:
                 raise
 
     def _place(
-        self, channel: Channel, packages: Mapping[int, _Package], label: str
+        self, channel: Channel, packages: Mapping[int, _Package], names: str
     ) -> dict[int, Placed]:
         # The pickle goes with the first message; what it leaves out of band comes later.
         pickled = sum(len(package.request.skeleton) for package in packages.values())
-        require_memory_for_push(pickled, label)
+        require_memory_for_push(pickled, names)
         answers = channel.ask_together(
             {
                 i: request_for("place", request=each.request, is_interruptible=True)
@@ -104,9 +105,9 @@ class Pusher:
         if refused:
             first = refused[0]
             where = f"process {first.process_index}"
-            require_memory_for_push(first.needed, label, where, first.available)
+            require_memory_for_push(first.needed, names, where, first.available)
             raise UsageError(first.reason)
-        channel.require(answers, label)
+        channel.require(answers, f"{names} was pushed")
         _require_one_layout(answers)
         _require_fitting_numbers(next(iter(packages.values())), next(iter(answers.values())))
         needed = sum(
@@ -114,7 +115,7 @@ class Pusher:
             for answer in answers.values()
             for room in (*answer.out_of_band, *(room for _, _, room in answer.blocks))
         )
-        require_memory_for_push(needed, label)
+        require_memory_for_push(needed, names)
         return answers
 
 

@@ -32,20 +32,20 @@ def require_memory_for_pull(nbytes: int, name: str) -> None:
 
 
 def require_memory_for_push(
-    needed: int, label: str, where: str = "the processes", available: int | None = None
+    needed: int, name: str, where: str = "the processes", available: int | None = None
 ) -> None:
     """Raises NotEnoughMemoryError if a push would not fit into the processes' memory.
 
     Args:
         needed: The bytes that it needs.
-        label: What is said of it where it fails.
+        name: What is pushed.
         where: What needs them.
         available: Those that there are; by default those of this host.
     """
     available = available_bytes() if available is None else available
     if needed > available:
         raise NotEnoughMemoryError(
-            f"{label.removesuffix(' was pushed')} needs {format_bytes(needed)} on {where}, "
+            f"{name} needs {format_bytes(needed)} on {where}, "
             f"where {format_bytes(available)} of memory is free. Nothing was "
             "moved. Shard it over more devices: name a mesh axis in its spec."
         )
