@@ -68,8 +68,8 @@ def array_pictures(array: ArrayInfo) -> list[Block]:
     owners = {shard.device_id: shard.process_index for shard in array.shards}
     sizes, mesh = bytes_per_device(array), list[Block]()
     if array.mesh is not None:
-        mesh = mesh_grids(array.mesh, owners)
-        if len(array.mesh.shape) < 2 and list(array.mesh.device_ids) == sorted(owners):
+        mesh, devices = mesh_grids(array.mesh, owners), [*array.mesh.device_ids]
+        if len(array.mesh.shape) < 2 and devices == sorted(devices):
             mesh = [Either(mesh)]  # what everyone expects
     # The heading says it all if they are equal.
     listed = [sizes_block(sizes, owners)] if len(set(sizes.values())) > 1 else []
