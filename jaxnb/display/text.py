@@ -200,7 +200,7 @@ def _grid(grid: b.Grid) -> str:
         titles = [middle(box.title, WIDTH - 2) for line in grid.boxes for box in line if box]
         lines = [f"  {title}" for title in titles[:_MOST_LISTED]]
         if len(titles) > _MOST_LISTED:
-            lines.append(f"  … {plural(len(titles) - _MOST_LISTED, 'more box')}")
+            lines.append(f"  … {plural(len(titles) - _MOST_LISTED, 'more place')}")
     return "\n".join([*(f"  {middle(caption, WIDTH - 2)}" for caption in grid.captions), *lines])
 
 

@@ -253,7 +253,7 @@ def test_256_devices_fit_into_a_notebook():
 def test_a_grid_that_is_too_wide_is_a_list_in_a_terminal():
     text = card_array.array_card(array((64, 64), (16, 16))).text
     assert "  [0:4, 0:4] · process 0 · device 0 · 64 B\n" in text
-    assert "  … 240 more boxes\n" in text
+    assert "  … 240 more places\n" in text
     assert "P0 d0" not in text
 
 
