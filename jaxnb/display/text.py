@@ -193,6 +193,8 @@ _MOST_LISTED = 16
 def _grid(grid: b.Grid) -> str:
     cells = ([box.text if box else "…" for box in line] for line in grid.boxes)
     rows = [[name, *line] for name, line in zip_longest(grid.rows, cells, fillvalue="")]
+    if not rows:
+        return ""
     if grid.columns:
         rows.insert(0, ["", *grid.columns])
     lines = text_table(rows, ">" + "<" * (len(rows[0]) - 1)).split("\n")

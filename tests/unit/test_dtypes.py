@@ -87,7 +87,7 @@ def test_ml_dtypes_is_imported_only_when_needed():
 )
 def test_what_fits(values: list[float], is_fitting: bool) -> None:
     array = np.array(values)
-    narrow = np.dtype({"c": np.complex64, "f": np.float32, "i": np.int32}[array.dtype.kind])
+    narrow = np.dtype({"c": "complex64", "f": "float32", "i": "int32"}[array.dtype.kind])
     many = np.broadcast_to(array, (3, array.size)).T[::-1]
     for each in (array, many, array.astype(array.dtype.newbyteorder(">"))):
         assert fits(each, narrow) == is_fitting
