@@ -348,22 +348,14 @@ def shard_of(array: jax.Array, device_id: int) -> jax.Array:
     Raises:
         JaxnbError: The array was deleted, or this process holds no shard there.
     """
-    process = f"process {jax.process_index()}"
-    if is_deleted(array):
-        raise JaxnbError(
-            f"{process} has no shard on device {device_id}: the array was deleted, or donated "
-            f"to a computation. Assign it again"
-        )
-    shards = {shard.device.id: shard for shard in array.addressable_shards}
-    if device_id in shards:
-        data: jax.Array = shards[device_id].data
-        return data
-    own = [device.id for device in jax.local_devices()]
-    why = "the array has no shard there" if device_id in own else f"its own devices are {own}"
-    held = f"on devices {sorted(shards)}" if shards else "nowhere"
+    shards = [] if is_deleted(array) else array.addressable_shards
+    for shard in shards:
+        if shard.device.id == device_id:
+            data: jax.Array = shard.data
+            return data
     raise JaxnbError(
-        f"{process} has no shard on device {device_id}: {why}. This process holds shards of it "
-        f"{held}; `x.sharding.device_set` tells where the others are"
+        f"process {jax.process_index()} has no shard on device {device_id}: the array was deleted "
+        "or donated to a computation, or the shard is elsewhere (`x.sharding.device_set`)"
     )
 
 
