@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from jaxnb.arrays.blocks import Block as Part
 from jaxnb.arrays.blocks import blocks, bytes_per_device, differing, total_bytes
 from jaxnb.arrays.draw_array import array_grids
 from jaxnb.arrays.draw_text import mesh_grids, preview_text, sizes_block
@@ -20,7 +19,6 @@ from jaxnb.labels import (
     paths_label,
     plural,
     processes_label,
-    ranks_label,
 )
 from jaxnb.lockstep.provenance import OF_PARTS, origin_text
 from jaxnb.model.arrays import MAX_DIGEST_BYTES, ArrayInfo, MeshInfo
@@ -152,15 +150,6 @@ def _replicas_note(array: ArrayInfo) -> str:
     return note
 
 
-def _devices_by_digest(part: Part) -> str:
-    """Returns ``"devices 0-1 ≠ devices 2"``."""
-    groups: dict[bytes, list[int]] = {}
-    for shard in sorted(part.shards, key=lambda s: s.device_id):
-        if shard.digest:
-            groups.setdefault(shard.digest, []).append(shard.device_id)
-    return " ≠ ".join(f"devices {ranks_label(group)}" for group in groups.values())
-
-
 def _cause(source: Argument | None) -> str:
     """Returns why replicas differ: a computation that all have agreed on has no other host data."""
     host = (
@@ -187,15 +176,11 @@ def replicas_differ_card(array: ArrayInfo) -> Card:
     Names which processes' replicas differ from which, for each part of the array.
     """
     rows, where = [], "`spmd.last_result.per_process[i].value` holds each process's own."
-    for part in blocks(array.shards):
-        groups = part.by_digest()
-        if len(groups) > 1:
-            extent = ", ".join(f"{start}:{stop}" for start, stop in part.index)
-            held = " ≠ ".join(f"[{ranks_label(group)}]" for group in groups)
-            if len(set().union(*groups)) < sum(map(len, groups)):  # within a process
-                held = _devices_by_digest(part)
-                where = "Pull it by a name: the pull's `.shards[i].data` is what one device holds."
-            rows.append([f"[{extent}]", held])
+    for part in differing(array):
+        extent = ", ".join(f"{start}:{stop}" for start, stop in part.index)
+        rows.append([f"[{extent}]", part.holders_label])
+        if part.is_uneven:
+            where = "Pull it by a name: the pull's `.shards[i].data` is what one device holds."
     title = f"Replicas differ in {plural(len(rows), 'part')} of {array_type(array)}."
     advice = (
         "JAX takes the devices' copies of each part to be equal and never checks. Here their "

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from jaxnb.arrays.blocks import Block, Index, differing
+from jaxnb.arrays.blocks import Index, differing
 from jaxnb.arrays.gathered import ArrayKey, Wanted
 from jaxnb.arrays.paths import Path
 from jaxnb.errors import ArrayGoneError, JaxnbError, NotEnoughMemoryError, UsageError
-from jaxnb.labels import format_bytes, gone_label, plural, plural_word, processes_label, ranks_label
+from jaxnb.labels import format_bytes, gone_label, plural, processes_label, ranks_label
 from jaxnb.launch.host import available_bytes
 from jaxnb.model.arrays import ArrayInfo, Gone, NotFound
 from jaxnb.model.cells import ProcessError
@@ -59,22 +59,10 @@ def replicas_text(name: str, array: ArrayInfo) -> str:
     where = ", ".join(f"{start}:{stop}" for start, stop in parts[0].index)
     return (
         f"The replicas of `{name}` differ in {plural(len(parts), 'part')}, the first [{where}]: "
-        f"{' ≠ '.join(_holders_by_digest(parts[0]))}. JAX takes them to be equal and never "
+        f"{parts[0].holders_label}. JAX takes them to be equal and never "
         "checks. The pull has the first replica of each; `.shards[i].data` is what one device "
         "has."
     )
-
-
-def _holders_by_digest(part: Block) -> list[str]:
-    """Returns who has the same: processes, or devices where those of one process differ."""
-    groups = part.by_digest()
-    if len(set().union(*groups)) == sum(map(len, groups)):
-        return [processes_label(group) for group in groups]
-    devices: dict[bytes, list[int]] = {}
-    for shard in part.shards:
-        if shard.digest:
-            devices.setdefault(shard.digest, []).append(shard.device_id)
-    return [f"{plural_word(len(ids), 'device')} {ranks_label(ids)}" for ids in devices.values()]
 
 
 def whose(key: ArrayKey) -> str:

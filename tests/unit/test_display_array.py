@@ -399,7 +399,7 @@ def test_replicas_that_differ_warn_and_name_the_processes():
     split = array((2,), (1,), replicas=8, digest=lambda device: b"a" if device < 2 else b"b")
     card = card_value.value_card(cell(split, 4, "Array([0., 1.])"))
     assert "Replicas differ in 1 part of float32[2]." in card.text
-    assert "[0:2]  [0] ≠ [1-3]" in card.text
+    assert "[0:2]  process 0 ≠ processes 1-3" in card.text
     assert f"border-left:3px solid {AMBER}" in card.html
 
 
