@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import cast, get_args
 
 from jaxnb.errors import UsageError
-from jaxnb.model.cells import Inputs
 from jaxnb.model.dispatches import CheckMode
 from jaxnb.model.insight import CheckNans
 
@@ -72,15 +71,6 @@ def one_of_nans(asked: object) -> CheckNans:
     if asked is False or asked is True or asked == "inf":
         return asked
     raise UsageError(f"`check_nans` is False, True or 'inf', not {asked!r}. Nothing was run.")
-
-
-def one_of_inputs(mode: str) -> Inputs:
-    """Returns who gets an answer to `input()`.
-
-    Raises:
-        UsageError: It is none of what is possible.
-    """
-    return cast(Inputs, one_of("input", mode, get_args(Inputs), NOTHING_RUN))
 
 
 def process_indices(ranks: Iterable[int] | None, num_processes: int) -> list[int]:

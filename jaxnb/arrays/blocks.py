@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, product
 from math import prod
 
+from jaxnb.labels import plural_word, processes_label, ranks_label
 from jaxnb.model.arrays import ArrayInfo, ShardInfo
 
 Interval = tuple[int, int]
@@ -51,6 +52,25 @@ class Block:
             if shard.digest:
                 groups.setdefault(shard.digest, set()).add(shard.process_index)
         return sorted(tuple(sorted(group)) for group in groups.values())
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether devices of one process hold other bytes."""
+        groups = self.by_digest()
+        return len(set().union(*groups)) < sum(map(len, groups))
+
+    @property
+    def holders_label(self) -> str:
+        """``"process 0 ≠ processes 1-3"``; devices, where those of one process differ."""
+        if not self.is_uneven:
+            return " ≠ ".join(map(processes_label, self.by_digest()))
+        devices: dict[bytes, list[int]] = {}
+        for shard in sorted(self.shards, key=lambda s: s.device_id):
+            if shard.digest:
+                devices.setdefault(shard.digest, []).append(shard.device_id)
+        return " ≠ ".join(
+            f"{plural_word(len(ids), 'device')} {ranks_label(ids)}" for ids in devices.values()
+        )
 
 
 def blocks(shards: Iterable[ShardInfo]) -> tuple[Block, ...]:
@@ -129,9 +149,7 @@ def each_its_own(arrays: Sequence[ArrayInfo]) -> ArrayInfo:
 
 def lying(array: ArrayInfo) -> tuple[object, ...]:
     """Returns where an array's parts lie, however its sharding is written: `P()`, `P(None)`."""
-    # Of one that is unreduced no device has the elements, but summands of them.
-    summed = array.sharding if "unreduced" in array.sharding else ""
-    return array.memory_kind, summed, placing(array)
+    return array.memory_kind, array.unreduced, placing(array)
 
 
 def placing(array: ArrayInfo) -> tuple[object, ...]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from jaxnb.arrays import Block as Part
-from jaxnb.arrays import blocks, bytes_per_device, differing, total_bytes
+from jaxnb.arrays.blocks import blocks, bytes_per_device, differing, total_bytes
 from jaxnb.arrays.draw_array import array_grids
-from jaxnb.arrays.draw_text import mesh_grids, mesh_line, preview_text, sizes_block, text_picture
+from jaxnb.arrays.draw_text import mesh_grids, preview_text, sizes_block
 from jaxnb.arrays.specs import replicas_label, replicating_axes
 from jaxnb.display.blocks import Beside, Block, Column, Either, Facts, Note, Pre, Row, Table
 from jaxnb.display.card import Card, card_of
-from jaxnb.display.text import WIDTH, fitted_rows, joined, middle
+from jaxnb.display.text import middle
 from jaxnb.labels import (
     APART,
     format_bytes,
@@ -20,21 +19,10 @@ from jaxnb.labels import (
     paths_label,
     plural,
     processes_label,
-    ranks_label,
 )
 from jaxnb.lockstep.provenance import OF_PARTS, origin_text
 from jaxnb.model.arrays import MAX_DIGEST_BYTES, ArrayInfo, MeshInfo
 from jaxnb.model.dispatches import Argument
-
-__all__ = [
-    "array_blocks",
-    "array_card",
-    "array_facts",
-    "array_pictures",
-    "array_type",
-    "preview_text",
-    "replicas_differ_card",
-]
 
 _DELETED = "deleted: its buffers were donated to a computation, or deleted"
 _GONE = "deleted or donated there, or they are dead; the others hold their parts"
@@ -54,32 +42,38 @@ def array_card(array: ArrayInfo, note: str = "", name: str = "") -> Card:
 def array_blocks(array: ArrayInfo, note: str = "", name: str = "") -> list[Block]:
     """Returns what :func:`array_card` shows."""
     heading, facts = array_type(array), array_facts(array)
-    array = _held_by_others(array)
     values = "" if array.deleted else preview_text(array)
-    notes = [_DELETED] if array.deleted else []
-    notes += [f"gone on {processes_label(array.gone)}: {_GONE}"] if array.gone else []
-    notes += [text for text in (array.suspect, _replicas_note(array), note) if text]
     return [
         Facts(facts, f"{name}: {heading}" if name else heading),
         *array_pictures(array),
         Pre(values, wide=True),
-        *(Facts([text], look="dim") for text in notes),
+        *array_notes(array, note),
     ]
+
+
+def array_notes(array: ArrayInfo, *more: str) -> list[Block]:
+    """Returns what is to be known of an array's data, and further remarks."""
+    array = _held_by_others(array)
+    notes = [_DELETED] if array.deleted else []
+    notes += [f"gone on {processes_label(array.gone)}: {_GONE}"] if array.gone else []
+    notes += [array.suspect, _replicas_note(array), *more]
+    return [Facts([text], look="dim") for text in notes if text]
 
 
 def array_pictures(array: ArrayInfo) -> list[Block]:
     """Returns who owns which part, the mesh, and the bytes by device if they differ."""
+    array = _held_by_others(array)
     owners = {shard.device_id: shard.process_index for shard in array.shards}
-    sizes = bytes_per_device(array)
-    mesh = [mesh_grids(array.mesh, owners)] if array.mesh is not None else []
+    sizes, mesh = bytes_per_device(array), list[Block]()
+    if array.mesh is not None:
+        mesh, devices = mesh_grids(array.mesh, owners), [*array.mesh.device_ids]
+        if len(array.mesh.shape) < 2 and devices == sorted(devices):
+            mesh = [Either(mesh)]  # what everyone expects
     # The heading says it all if they are equal.
-    listed = sizes_block(sizes, owners) if len(set(sizes.values())) > 1 else Either()
-    return [
-        Either([Beside([array_grids(array), *mesh, listed.html])]),
-        Either(text=text_picture(array)),
-        Either(text=mesh_line(array.mesh)),
-        Either(text=listed.text),
-    ]
+    listed = [sizes_block(sizes, owners)] if len(set(sizes.values())) > 1 else []
+    times = f", × {replicas_label(array)}" if len(blocks(array.shards)) < len(array.shards) else ""
+    legend = f"  (P process, d device{times})" if array.shards else ""
+    return [Beside([array_grids(array), mesh, listed]), Either(text=legend)]
 
 
 def _held_by_others(array: ArrayInfo) -> ArrayInfo:
@@ -156,15 +150,6 @@ def _replicas_note(array: ArrayInfo) -> str:
     return note
 
 
-def _devices_by_digest(part: Part) -> str:
-    """Returns ``"devices 0-1 ≠ devices 2"``."""
-    groups: dict[bytes, list[int]] = {}
-    for shard in sorted(part.shards, key=lambda s: s.device_id):
-        if shard.digest:
-            groups.setdefault(shard.digest, []).append(shard.device_id)
-    return " ≠ ".join(f"devices {ranks_label(group)}" for group in groups.values())
-
-
 def _cause(source: Argument | None) -> str:
     """Returns why replicas differ: a computation that all have agreed on has no other host data."""
     host = (
@@ -191,15 +176,11 @@ def replicas_differ_card(array: ArrayInfo) -> Card:
     Names which processes' replicas differ from which, for each part of the array.
     """
     rows, where = [], "`spmd.last_result.per_process[i].value` holds each process's own."
-    for part in blocks(array.shards):
-        groups = part.by_digest()
-        if len(groups) > 1:
-            extent = ", ".join(f"{start}:{stop}" for start, stop in part.index)
-            held = " ≠ ".join(f"[{ranks_label(group)}]" for group in groups)
-            if len(set().union(*groups)) < sum(map(len, groups)):  # within a process
-                held = _devices_by_digest(part)
-                where = "Pull it by a name: the pull's `.shards[i].data` is what one device holds."
-            rows.append([f"[{extent}]", held])
+    for part in differing(array):
+        extent = ", ".join(f"{start}:{stop}" for start, stop in part.index)
+        rows.append([f"[{extent}]", part.holders_label])
+        if part.is_uneven:
+            where = "Pull it by a name: the pull's `.shards[i].data` is what one device holds."
     title = f"Replicas differ in {plural(len(rows), 'part')} of {array_type(array)}."
     advice = (
         "JAX takes the devices' copies of each part to be equal and never checks. Here their "
@@ -207,7 +188,7 @@ def replicas_differ_card(array: ArrayInfo) -> Card:
     )
     return card_of(
         Note(title, "bold", wrap=False),
-        Either([Facts(array_facts(array), look="dim")]),
+        Facts(array_facts(array), look="dim"),
         Table([Column("part"), Column("held by")], rows[:16], more=(len(rows) - 16, "part")),
         Note(advice),
         tone="warn",
@@ -222,13 +203,13 @@ _LONGEST = 200
 
 
 _COLUMNS = (
-    Column("path", least=16),
-    Column("type", least=16),
-    Column("spec", least=18),
+    Column("path", least=10),
+    Column("type", least=10),
+    Column("spec", least=8),
     Column("mesh", least=2, optional=True),
-    Column("total", ">"),
-    Column("per device", ">", least=20),
-    Column("note", least=13, optional=True),
+    Column("total", ">", least=7),
+    Column("per device", ">", least=8),
+    Column("note", least=8, optional=True),
 )
 
 
@@ -293,31 +274,10 @@ def _table_card(
     legend = named if len(meshes) > 1 else []
     return card_of(
         Facts(facts, heading),
-        _table(Table(_COLUMNS, rows, more=(more, "array"))),
-        *(Either([Note(f"mesh {name}: {label}", "dim")],
-                 middle(f"mesh {name}: {label}", 78).join(["  ", ""])) for name, label in legend),
+        Table(_COLUMNS, rows, more=(more, "array")),
+        *(Note(middle(f"mesh {name}: {label}", 78), "dim", before="  ") for name, label in legend),
         *_totals(alive),
-    )  # fmt: skip
-
-
-def _table(table: Table) -> Block:
-    """A line for each array; as text two where one would leave too little of what it is."""
-    places = table.places("text")
-    columns = [table.columns[i] for i in places]
-    rows = [[str(row[i]) for i in places] for row in table.rows]
-    titled = [[column.title for column in columns], *rows]
-    least = [column.least for column in columns]
-    natural = [max(map(len, column)) for column in zip(*titled, strict=True)]
-    wanted = [n if low is None else min(n, low) for n, low in zip(natural, least, strict=True)]
-    if 2 + sum(wanted) + 2 * (len(wanted) - 1) <= WIDTH:
-        return table
-    align = "".join(column.align for column in columns[1:])
-    shrink = {i: 8 for i, low in enumerate(least[1:]) if low is not None}
-    under = fitted_rows([line[1:] for line in titled], align, shrink, WIDTH - 2)
-    found = []
-    for row, lines in zip(titled, under, strict=True):
-        found += [f"  {middle(row[0], WIDTH - 2)}", *(f"  {line}" for line in lines.split("\n"))]
-    return Either([table], "\n".join([*found, *([f"  {table.rest}"] if table.rest else [])]))
+    )
 
 
 def _meshes(entries: Sequence[tuple[str, ArrayInfo]]) -> dict[MeshInfo, str]:
@@ -377,5 +337,4 @@ def _totals(arrays: Sequence[ArrayInfo]) -> list[Block]:
     alike = len(set(sizes.values())) == 1
     each = f"{least} on each of" if alike else f"{least} to {most} on"
     words = f"all arrays together: {each} {plural(len(sizes), 'device')}"
-    text = "\n".join(f"  {line}" for line in joined([words]).splitlines())
-    return [Either([Note(words)], text), *([] if alike else [sizes_block(sizes, owners)])]
+    return [Note(words, before="  "), *([] if alike else [sizes_block(sizes, owners)])]

@@ -6,13 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from jaxnb.arrays import total_bytes
-from jaxnb.arrays.card_array import array_blocks, array_facts, array_type, preview_text
+from jaxnb.arrays.blocks import total_bytes
+from jaxnb.arrays.card_array import (
+    array_facts,
+    array_notes,
+    array_pictures,
+    array_type,
+)
+from jaxnb.arrays.draw_text import preview_text
 from jaxnb.arrays.lost import PerProcess
 from jaxnb.display.blocks import Cell, Column, Either, Facts, Note, Pre, Progress, Row, Table
 from jaxnb.display.card import Card, by_process_block, card_of
 from jaxnb.display.rich import grouped, is_rich
-from jaxnb.display.text import WIDTH, joined, wrapped
+from jaxnb.display.text import WIDTH
 from jaxnb.labels import (
     format_bytes,
     format_seconds,
@@ -146,28 +152,15 @@ def _spec(array: Any) -> str:
     return f"of {info.dtype}[{', '.join(map(str, info.shape))}] {info.spec}"
 
 
-__all__ = [
-    "Moved",
-    "gathered_card",
-    "moved",
-    "moved_card",
-    "narrowed",
-    "per_process_card",
-    "transfer_card",
-]
-
 MIN_RATE_BYTES = 16 << 20
 """The rate of less than this tells about round trips."""
 
-_BAR_WIDTH = 20
-_VERBS = {"was pulled": "pulling", "were pulled": "pulling", "was pushed": "pushing"}
 
-
-def transfer_card(label: str, done_bytes: int, total_bytes: int, seconds: float) -> Card:
+def transfer_card(doing: str, done_bytes: int, total_bytes: int, seconds: float) -> Card:
     """How far a transfer is; shown again and again in the same place.
 
     Args:
-        label: What is done, in the words of :data:`jaxnb.arrays.moving.Meter`.
+        doing: What is done: ``"pulling `x`"``.
         done_bytes: How much has been moved.
         total_bytes: How much there is to move.
         seconds: Since when.
@@ -177,20 +170,7 @@ def transfer_card(label: str, done_bytes: int, total_bytes: int, seconds: float)
     if done_bytes and seconds > 0:
         facts.append(f"{format_bytes(done_bytes / seconds)}/s")
         facts.append(f"{_left(seconds * (1 - fraction) / fraction)} left")
-    doing = one_line(_doing(label), 60)
-    filled = round(fraction * _BAR_WIDTH)
-    bar = "█" * filled + "░" * (_BAR_WIDTH - filled)
-    tail = f" {bar} {' · '.join(facts)}"
-    text = one_line(doing, max(12, WIDTH - 1 - len(tail))) + tail
-    return card_of(Either([Progress(doing, round(100 * fraction), facts)], text))
-
-
-def _doing(label: str) -> str:
-    """Returns ``"pulling `x`"`` for ``"`x` was pulled"``."""
-    for done, doing in _VERBS.items():
-        if label.endswith(done):
-            return f"{doing} {label.removesuffix(done).strip()}"
-    return label
+    return card_of(Progress(one_line(doing, 60), round(100 * fraction), facts))
 
 
 def _left(seconds: float) -> str:
@@ -276,13 +256,14 @@ def gathered_card(array: GatheredArray, since: str = "") -> Card:
         notes.append(since)
     # Values that are here say more than the corners.
     is_whole = region.is_whole
-    html = array_blocks(replace(info, corner=()) if values or not is_whole else info)
-    part = "" if is_whole else f"{name}{region}, shape {region.result_shape}, of"
-    html = [Note(part), *html, Pre(values), *(Note(note, "dim") for note in notes)]
-    heading = joined([f"{part} {array_type(info)}".strip(), *array_facts(info)])
-    shown = values or (preview_text(info) if is_whole and not info.deleted else "")
-    text = "\n".join(filter(None, [heading, shown, *(wrapped(f"— {n}") for n in notes)]))
-    return card_of(Either(html, text))
+    part = "" if is_whole else f"{name}{region}, shape {region.result_shape}, of "
+    return card_of(
+        Facts(array_facts(info), f"{part}{array_type(info)}"),
+        Either(array_pictures(info)),
+        Pre(values or (preview_text(info) if is_whole and not info.deleted else ""), wide=True),
+        *array_notes(info),
+        *(Note(note, "dim", before="— ") for note in notes),
+    )
 
 
 def _values(array: GatheredArray) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 from math import prod
 
-from jaxnb.arrays import Block as Part
-from jaxnb.arrays import Index, Interval, blocks, boundaries, elements_bytes
+from jaxnb.arrays.blocks import Block as Part
+from jaxnb.arrays.blocks import Index, Interval, blocks, boundaries, elements_bytes
 from jaxnb.arrays.specs import dimension_label
 from jaxnb.display.blocks import Beside, Block, Box, Grid, Note
+from jaxnb.display.text import WIDTH
 from jaxnb.labels import format_bytes, one_line, plural, processes_label, ranks_label
 from jaxnb.model.arrays import ArrayInfo
 
@@ -67,9 +68,6 @@ def tints(processes: Sequence[int]) -> list[str]:
 
 _MAX_CHARS = 18
 
-LEVELS = 5
-"""How many forms :attr:`Holders.forms` has, the last of them empty."""
-
 
 @dataclass(frozen=True, slots=True)
 class Holders:
@@ -106,7 +104,8 @@ class Holders:
     def short(self) -> str:
         """``"P0 d0"``, ``"P0-1 d0-3 ×4"`` or ``"P0 d0, P1 d2 ×2"``."""
         times = f" ×{self.count}" if self.count > 1 else ""
-        return (self._ranges if self.whole else ", ".join(self.pairs)) + times
+        ranges = f"P{ranks_label(self.processes)} d{ranks_label(self._flat)}"
+        return (ranges if self.whole else ", ".join(self.pairs)) + times
 
     @property
     def long(self) -> str:
@@ -118,42 +117,21 @@ class Holders:
 
     @property
     def forms(self) -> list[tuple[str, ...]]:
-        """The lines to write into a block, from the fullest form to none at all."""
+        """The lines to write into a block: in words, short, or none at all."""
         times = (f"×{self.count}",) if self.count > 1 else ()
-        process = f"P{_or_count(ranks_label(self.processes), len(self.processes))}"
-        if not self.whole:
-            few = (", ".join(_some(self.pairs, 3)), *times)
-            columns = [(*_some(self.pairs, most), *times) for most in (8, 4)]
-            return [*columns, few, (process, *times), ()]
-        flat = tuple(device for devices in self.devices for device in devices)
-        device = f"d{_or_count(ranks_label(flat), len(flat))}"
-        full = (self._processes, self._devices_label(flat), *times)
-        return [
-            full,
-            (f"{process} {device}", *times),
-            (process, device, *times),
-            (process, *times),
-            (),
-        ]
+        words = [processes_label(self.processes), self._devices]
+        full = words if self.whole else _some(self.pairs, 4)
+        short = [f"P{ranks_label(self.processes)}", f"d{ranks_label(self._flat)}"]
+        lines = [[one_line(line, _MAX_CHARS) for line in each] for each in (full, short)]
+        return [*((*each, *times) for each in lines), ()]
 
     @property
-    def _ranges(self) -> str:
-        flat = [device for devices in self.devices for device in devices]
-        return f"P{ranks_label(self.processes)} d{ranks_label(flat)}"
-
-    @property
-    def _processes(self) -> str:
-        label = processes_label(self.processes)
-        return label if len(label) <= _MAX_CHARS else plural(len(self.processes), "process")
+    def _flat(self) -> list[int]:
+        return [device for devices in self.devices for device in devices]
 
     @property
     def _devices(self) -> str:
-        flat = [device for devices in self.devices for device in devices]
-        return f"device{'s' * (len(flat) > 1)} {ranks_label(flat)}"
-
-    def _devices_label(self, flat: tuple[int, ...]) -> str:
-        label = self._devices
-        return label if len(label) <= _MAX_CHARS else plural(len(flat), "device")
+        return f"device{'s' * (self.count > 1)} {ranks_label(self._flat)}"
 
 
 def devices_by_process(array: ArrayInfo) -> dict[int, frozenset[int]]:
@@ -185,11 +163,6 @@ def _some(texts: list[str], most: int) -> list[str]:
     return [*texts[: most - 1], f"… {len(texts) - most + 1} more"]
 
 
-def _or_count(label: str, count: int) -> str:
-    """The label, or how many there are if it is too long to read."""
-    return label if len(label) <= _MAX_CHARS else f"×{count}"
-
-
 # A dimension that no device boundary crosses has nothing to show: the two dimensions of the
 # matrices are the last two that are split, and further split ones make a matrix per part.
 
@@ -203,14 +176,10 @@ class Panel:
 
     Attributes:
         label: What of the array it shows, ``"[0:1, :, :]"``; empty if there is only one.
-        rows: Intervals of the row dimension.
-        columns: Intervals of the column dimension.
         parts: For each row the parts in it; None where some were left out.
     """
 
     label: str
-    rows: tuple[Place, ...]
-    columns: tuple[Place, ...]
     parts: tuple[tuple[Part | None, ...], ...]
 
 
@@ -222,7 +191,8 @@ class Picture:
         row: The dimension that goes down; None below two dimensions.
         column: The dimension that goes to the right; None for scalars.
         leading: The dimensions of which every part has a matrix of its own.
-        whole: The dimensions that are not drawn as no part ends in them.
+        rows: Intervals of the row dimension.
+        columns: Intervals of the column dimension.
         panels: The matrices.
         left_out: How many parts are in none of them.
     """
@@ -230,7 +200,8 @@ class Picture:
     row: int | None
     column: int | None
     leading: tuple[int, ...]
-    whole: tuple[int, ...]
+    rows: tuple[Place, ...]
+    columns: tuple[Place, ...]
     panels: tuple[Panel, ...]
     left_out: int
 
@@ -262,18 +233,29 @@ def picture(
     row, column = _drawn(sides)
     split = [d for d, side in enumerate(sides) if len(side) > 1]
     leading = tuple(d for d in split if d not in (row, column))
-    whole = tuple(d for d in range(len(sides)) if d not in (row, column, *leading))
-    if not parts:
-        return Picture(row, column, leading, whole, (), 0)
     longest = 2 * max_side if len(split) == 1 else max_side
     rows = _shortened(sides[row], longest) if row is not None else (None,)
     columns = _shortened(sides[column], longest) if column is not None else (None,)
+    if not parts:
+        return Picture(row, column, leading, rows, columns, (), 0)
     most = min(max_panels, max(1, max_parts // (len(rows) * len(columns))))
-    places = islice(product(*(sides[d] for d in leading)), most)
-    shape = _Shape(array, row, column, leading, rows, columns)
-    found = tuple(_panel(place, shape, sides, parts) for place in places)
-    shown = sum(part is not None for panel in found for line in panel.parts for part in line)
-    return Picture(row, column, leading, whole, found, len(parts) - shown)
+    panels = []
+    for place in islice(product(*(sides[d] for d in leading)), most):
+        fixed: dict[int | None, Place] = {d: side[0] for d, side in enumerate(sides)}
+        fixed |= dict(zip(leading, place, strict=True))
+        label = [interval_label(fixed[d]) if d in leading else ":" for d in range(len(sides))]
+        grid = tuple(
+            tuple(_at(parts, len(sides), {**fixed, row: r, column: c}) for c in columns)
+            for r in rows
+        )
+        panels.append(Panel(f"[{', '.join(label)}]" if place else "", grid))
+    shown = sum(part is not None for panel in panels for line in panel.parts for part in line)
+    return Picture(row, column, leading, rows, columns, tuple(panels), len(parts) - shown)
+
+
+def _at(parts: Mapping[Index, Part], ndim: int, place: Mapping[int | None, Place]) -> Part | None:
+    index = [interval for d in range(ndim) if (interval := place[d]) is not None]
+    return parts.get(tuple(index)) if len(index) == ndim else None
 
 
 def _drawn(sides: Sequence[Sequence[Interval]]) -> tuple[int | None, int | None]:
@@ -291,73 +273,30 @@ def _shortened(side: Sequence[Interval], longest: int) -> tuple[Place, ...]:
     return (*side[: longest - 2], None, side[-1])
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """What the matrices of one array have in common."""
-
-    array: ArrayInfo
-    row: int | None
-    column: int | None
-    leading: tuple[int, ...]
-    rows: tuple[Place, ...]
-    columns: tuple[Place, ...]
-
-
-def _panel(
-    place: Index, shape: _Shape, sides: Sequence[Sequence[Interval]], parts: dict[Index, Part]
-) -> Panel:
-    fixed = [side[0] for side in sides]
-    for dimension, interval in zip(shape.leading, place, strict=True):
-        fixed[dimension] = interval
-
-    def part(row: Place, column: Place) -> Part | None:
-        index = list(fixed)
-        for dimension, interval in ((shape.row, row), (shape.column, column)):
-            if dimension is None:
-                continue
-            if interval is None:
-                return None
-            index[dimension] = interval
-        return parts.get(tuple(index))
-
-    label = [interval_label(i) if d in shape.leading else ":" for d, i in enumerate(fixed)]
-    return Panel(
-        f"[{', '.join(label)}]" if place else "",
-        shape.rows,
-        shape.columns,
-        tuple(tuple(part(row, column) for column in shape.columns) for row in shape.rows),
-    )
-
-
 _MOST_CHIPS = 4
-_CHAR, _LINE = 6.6, 15  # pixels of 11 px system-ui, on the wide side
-_WIDEST, _WIDEST_OF_MANY, _HIGHEST, _GAP = 720, 960, 620, 2
-_LONG, _LONG_OF_MANY, _LONG_OF_ONE = 240, 150, 130
-_MAX_ASPECT = 3
+_WIDEST, _WIDEST_OF_MANY, _HIGHEST = 110, 145, 48
+"""Characters in a row of boxes, in one of over 16 boxes, and lines in a column of them."""
 
 
 def array_grids(array: ArrayInfo) -> list[Block]:
     """Returns the picture of who owns which part of an array; nothing if it has no shards."""
-    cut = picture(array, max_panels=16)
+    cut = picture(array)
     if not cut.panels:
         return []
     owned = devices_by_process(array)
     drawn = {part for panel in cut.panels for line in panel.parts for part in line if part}
     held = {part: holders_of(part, owned) for part in drawn}
-    level, need = _level(held.values(), cut)
-    widths, heights = _lengths(array, cut, need)
+    level = _level(list(held.values()), cut)
     grids = [
         Grid(
             [[_box(part, held, level, array) for part in line] for line in panel.parts],
             [panel.label] if panel.label else [],
-            [interval_label(place) for place in panel.columns] if cut.column is not None else [],
-            [interval_label(place) for place in panel.rows] if cut.row is not None else [],
-            widths,
-            heights,
+            [interval_label(place) for place in cut.columns] if cut.column is not None else [],
+            [interval_label(place) for place in cut.rows] if cut.row is not None else [],
         )
         for panel in cut.panels
     ]
-    notes = [Note(text, "dim") for text in _captions(array, cut, widths, heights)]
+    notes = [Note(text, "dim") for text in _captions(array, cut)]
     more = [Note(f"… {plural(cut.left_out, 'more part')}", "dim")] if cut.left_out else []
     return [*notes, Beside([[grid] for grid in grids]), *more]
 
@@ -375,82 +314,30 @@ def _box(part: Part | None, held: dict[Part, Holders], level: int, array: ArrayI
             chips = list(zip(holders.names, colors, strict=True))
             lines = lines[len(chips) if not holders.whole else 1 :]
         colors = [SHARED]
-    return Box(lines, colors, title, stacked=holders.count > 1, chips=chips)
+    return Box(lines, colors, title, holders.short, stacked=holders.count > 1, chips=chips)
 
 
-def _level(held: Iterable[Holders], cut: Picture) -> tuple[int, tuple[int, int]]:
-    """Returns the fullest form of the texts for which there is room, and the room it needs."""
-    known = list(held)
-    columns, rows = len(cut.panels[0].columns), len(cut.panels[0].rows)
-    widest = _WIDEST if columns <= 16 else _WIDEST_OF_MANY
-    for level in range(LEVELS):
-        forms = [holders.forms[level] for holders in known]
-        width = round(max((len(line) for lines in forms for line in lines), default=0) * _CHAR) + 7
-        height = _LINE * max(map(len, forms), default=0) + 2
-        fits = columns * (width + _GAP) <= widest and rows * (height + _GAP) <= _HIGHEST
-        if fits or level == LEVELS - 1:
-            return level, (width, height)
-    raise AssertionError
+def _level(held: Sequence[Holders], cut: Picture) -> int:
+    """Returns the fullest form of the texts for which there is room."""
+    widest = _WIDEST if len(cut.columns) <= 16 else _WIDEST_OF_MANY
+    for level, forms in enumerate(zip(*(holders.forms for holders in held), strict=True)):
+        width = max((len(line) + 1 for lines in forms for line in lines), default=0)
+        height = len(cut.rows) * max(map(len, forms), default=0)
+        if len(cut.columns) * width <= widest and height <= _HIGHEST:
+            return level
+    return 0  # nothing is drawn: the last form has no lines
 
 
-def _lengths(array: ArrayInfo, cut: Picture, need: tuple[int, int]) -> tuple[list[int], list[int]]:
-    """Returns how wide columns and how high rows are: as long as their parts, if there is room."""
-    columns, rows = cut.panels[0].columns, cut.panels[0].rows
-    if cut.column is None:
-        return [need[0] + 12], [need[1] + 8]
-    if cut.row is None:
-        total = min(_WIDEST, max(_LONG, 84 * len(columns)))
-        return lengths(columns, total, need[0]), [max(need[1] + 4, 36)]
-    long = _LONG_OF_MANY if len(cut.panels) > 1 else _LONG
-    long = _LONG_OF_ONE if len(rows) == len(columns) == 1 else long
-    ratio = max(array.shape[cut.row], 1) / max(array.shape[cut.column], 1)
-    ratio = min(max(ratio, 1 / _MAX_ASPECT), _MAX_ASPECT)
-    width, height = (round(long / ratio), long) if ratio > 1 else (long, round(long * ratio))
-    return lengths(columns, width, need[0]), lengths(rows, height, need[1])
-
-
-def lengths(side: Sequence[Place], total: int, floor: int) -> list[int]:
-    """Divides a length in proportion to intervals, but gives none less than ``floor``.
-
-    The sum is ``total``, or more where the floors need more. What stands for intervals that were
-    left out has the least.
-    """
-    sizes = [0 if place is None else place[1] - place[0] for place in side]
-    free = set(range(len(sizes)))
-    while True:
-        rest = total - floor * (len(sizes) - len(free))
-        size = sum(sizes[i] for i in free)
-        small = {i for i in free if sizes[i] * rest < floor * size or size == 0}
-        if not small:
-            break
-        free -= small
-    return [round(sizes[i] * rest / size) if i in free else floor for i in range(len(sizes))]
-
-
-def _captions(
-    array: ArrayInfo, cut: Picture, widths: Sequence[int], heights: Sequence[int]
-) -> list[str]:
+def _captions(array: ArrayInfo, cut: Picture) -> list[str]:
     """What a reader must know of the dimensions."""
+    drawn = (cut.row, cut.column, *cut.leading)
+    whole = [d for d in range(len(array.shape)) if d not in drawn]
     texts = []
     if cut.leading:
         of = ", ".join(dimension_label(array, d) for d in cut.leading)
         texts.append(f"one panel for each part of {of}")
-    if cut.whole:
-        texts.append(f"not split: {', '.join(dimension_label(array, d) for d in cut.whole)}")
-    if _is_distorted(array, cut, widths, heights):
-        texts.append("not to scale")
+    if whole:
+        texts.append(f"not split: {', '.join(dimension_label(array, d) for d in whole)}")
     axes = [(cut.row, "↓"), (cut.column, "→")]
     named = [f"{arrow} {dimension_label(array, d)}" for d, arrow in axes if d is not None]
-    return [one_line(text, 110) for text in [*texts, ", ".join(named)] if text]
-
-
-def _is_distorted(
-    array: ArrayInfo, cut: Picture, widths: Sequence[int], heights: Sequence[int]
-) -> bool:
-    if cut.column is None or 0 in array.shape:
-        return False
-    sides = [*zip(cut.panels[0].columns, widths, strict=True)]
-    if cut.row is not None:
-        sides += zip(cut.panels[0].rows, heights, strict=True)
-    found = [n / (place[1] - place[0]) for place, n in sides if place and place[1] > place[0]]
-    return max(found) > 1.7 * min(found)
+    return [one_line(text, WIDTH) for text in [*texts, ", ".join(named)] if text]

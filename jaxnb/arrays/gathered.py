@@ -10,14 +10,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from jaxnb.arrays.regions import NotBasicIndexError, Region
+from jaxnb.arrays.regions import NotBasicIndexError, Region, boxes
 from jaxnb.errors import JaxnbError
 from jaxnb.model.arrays import ArrayInfo, MeshInfo, ShardInfo
 
 _NUMERIC_KINDS = "biufc"
 
-_SEARCHED_ELEMENTS = 1 << 20
-"""So many are looked at at once, where a copy of all could be too large."""
+_CAST_BYTES = 8 << 20
+"""So much is cast at once, where a copy of all could be too large."""
 
 
 class UnknownDtypeError(JaxnbError, LookupError):
@@ -44,37 +44,20 @@ def numpy_dtype(name: str) -> np.dtype:
     return _ml_dtype(name)
 
 
-def largest_overflow(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> float | None:
-    """Returns the largest finite magnitude that a cast would turn into an infinity.
-
-    Args:
-        array: Floats or complex numbers.
-        dtype: What they are to be cast to.
-
-    Returns:
-        The magnitude; None if every finite number stays finite.
-    """
-    parts = [array.real, array.imag] if array.dtype.kind == "c" else [array]
-    found = [_largest(part, dtype) for part in parts]
-    return max((each for each in found if each is not None), default=None)
-
-
-def _largest(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> float | None:
-    # These pass over NaN; only infinities of the array's own need a closer look.
-    fmax: Any = np.fmax.reduce  # NumPy 2.5 declares no axis of None
-    fmin: Any = np.fmin.reduce
-    most = max(float(fmax(array, axis=None)), -float(fmin(array, axis=None)))
-    if np.isinf(most):
-        most = 0.0
-        with np.nditer(
-            array, ["external_loop", "buffered", "zerosize_ok"], buffersize=_SEARCHED_ELEMENTS
-        ) as chunks:
-            for chunk in chunks:
-                finite = np.abs(chunk[np.isfinite(chunk)])
-                most = max(most, float(finite.max(initial=0.0)))
-    with np.errstate(over="ignore"):
-        overflows = np.isinf(np.float64(most).astype(dtype).real)
-    return most if overflows else None
+def fits(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> bool:
+    """Whether a cast keeps numbers what they are, but for rounding: none is cut or overflows."""
+    if dtype.itemsize >= array.dtype.itemsize or not array.size:
+        return True
+    if array.dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return bool(limits.min <= array.min() and array.max() <= limits.max)
+    try:
+        with np.errstate(all="ignore", over="raise"):
+            for box in boxes(array, _CAST_BYTES):
+                box.astype(dtype)
+    except FloatingPointError:
+        return False
+    return True
 
 
 def _ml_dtype(name: str) -> np.dtype:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jaxnb.arrays import Block, blocks, bytes_per_device
+from jaxnb.arrays.blocks import Block, blocks, bytes_per_device
 from jaxnb.errors import UsageError
 from jaxnb.model.arrays import ArrayInfo, MeshInfo, ShardInfo
 

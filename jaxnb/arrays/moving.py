@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from jaxnb.arrays.regions import boxes
 from jaxnb.model.arrays import Chunk, Exposure, MemoryPass
 from jaxnb.model.cells import CallRequest
 from jaxnb.wire import peer_memory
@@ -46,7 +47,7 @@ Meter = Callable[[str, int], AbstractContextManager[Ticker]]
 
 
 @contextmanager
-def no_meter(label: str, total_bytes: int) -> Iterator[Ticker]:
+def no_meter(doing: str, total_bytes: int) -> Iterator[Ticker]:
     """Shows nothing."""
     yield lambda done_bytes: None
 
@@ -110,30 +111,33 @@ class Mover:
         self._meter = meter
         self._reach: dict[MemoryPass, bool] = {}
 
-    def read(self, channel: Channel, moves: Sequence[Move], label: str) -> None:
-        """Fills the moves' arrays.
+    def read(self, channel: Channel, moves: Sequence[Move], name: str) -> None:
+        """Fills the moves' arrays, which are called ``name``.
 
         Raises:
             KeyboardInterrupt: It was interrupted; the arrays hold anything.
             ProcessDiedError: A process died.
             JaxnbError: A process did not give its bytes.
         """
-        self._move(channel, moves, label, _read_direct, _read_chunks)
+        doing, label = f"pulling {name}", f"{name} was pulled"
+        self._move(channel, moves, doing, label, _read_direct, _read_chunks)
 
-    def write(self, channel: Channel, moves: Sequence[Move], label: str) -> None:
-        """Fills the processes' buffers.
+    def write(self, channel: Channel, moves: Sequence[Move], name: str) -> None:
+        """Fills the processes' buffers with what is called ``name``.
 
         Raises:
             KeyboardInterrupt: It was interrupted; the buffers hold anything.
             ProcessDiedError: A process died.
             JaxnbError: A process did not take its bytes.
         """
-        self._move(channel, moves, label, _write_direct, _write_chunks)
+        doing, label = f"pushing {name}", f"{name} was pushed"
+        self._move(channel, moves, doing, label, _write_direct, _write_chunks)
 
     def _move(
         self,
         channel: Channel,
         moves: Sequence[Move],
+        doing: str,
         label: str,
         direct: Callable[[_Piece], None],
         chunks: Callable[[Channel, Sequence[Move], Callable[[int], None], str], None],
@@ -143,7 +147,7 @@ class Mover:
         far = [move for move in moves if id(move.access) not in within_reach]
         total = sum(move.exposure.nbytes for move in moves)
         done = 0
-        with self._meter()(label, total) as tick:
+        with self._meter()(doing, total) as tick:
 
             def add(nbytes: int) -> None:
                 nonlocal done
@@ -273,21 +277,6 @@ def _pieces(move: Move, limit: int) -> Iterator[_Piece]:
     for box in boxes(move.array, limit):
         yield _Piece(move, offset, box)
         offset += box.size * itemsize
-
-
-def boxes(array: np.ndarray[Any, Any], limit: int) -> Iterator[np.ndarray[Any, Any]]:
-    """Cuts an array into views of at most ``limit`` bytes, in C order of their elements."""
-    if array.nbytes <= limit or array.ndim == 0:
-        yield array
-        return
-    per_row = array.nbytes // len(array)
-    if per_row > limit and array.ndim > 1:  # a row of a vector would be a copy
-        for row in array:
-            yield from boxes(row, limit)
-        return
-    step = max(1, limit // max(1, per_row))
-    for start in range(0, len(array), step):
-        yield array[start : start + step]
 
 
 def _read_direct(piece: _Piece) -> None:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxnb.arrays import edge_indices
+from jaxnb.arrays.blocks import edge_indices
 from jaxnb.compat.jax_arrays import is_deleted
 from jaxnb.compat.jax_waits import wait_until_ready
 from jaxnb.errors import JaxnbError
@@ -102,12 +102,14 @@ class Layout(NamedTuple):
     Attributes:
         mesh: The mesh; None for a sharding without one.
         spec: The partition spec as text; None without a mesh.
+        axes: For each dimension the mesh axes that split it; None without a mesh.
         text: What JAX prints for the sharding.
         shards: Who holds which part, without digests.
     """
 
     mesh: MeshInfo | None
     spec: str | None
+    axes: tuple[tuple[str, ...], ...] | None
     text: str
     shards: tuple[ShardInfo, ...]
 
@@ -125,8 +127,16 @@ def layout_of(sharding: Any, shape: tuple[int, ...], known: dict[Any, Layout]) -
     if key not in known:
         mesh, spec = mesh_and_spec(sharding)
         text = sharding_text(sharding, spec)
-        known[key] = Layout(mesh, spec, text, shards_of(sharding, shape))
+        axes = None if mesh is None else split_axes(sharding.spec, len(shape))
+        known[key] = Layout(mesh, spec, axes, text, shards_of(sharding, shape))
     return known[key]
+
+
+def split_axes(spec: jax.sharding.PartitionSpec, ndim: int) -> tuple[tuple[str, ...], ...]:
+    """Returns for each dimension the mesh axes that split it."""
+    parts = [*spec.partitions, *[None] * ndim][:ndim]
+    several = [part if isinstance(part, tuple) else (part,) for part in parts]
+    return tuple(tuple(str(axis) for axis in part if axis is not None) for part in several)
 
 
 def mesh_and_spec(sharding: Any) -> tuple[MeshInfo | None, str | None]:
@@ -234,8 +244,9 @@ def describe(
     # To look at its parts makes arrays for them, which JAX keeps: only where they are read anyway.
     deleted = is_deleted(array) if digests or corner else array.is_deleted()
     facts = dtype_facts(array.dtype)
-    mesh, spec, text, shards = layout_of(sharding, shape, {} if known is None else known)
-    readable = not deleted and not unreduced_axes(sharding)
+    mesh, spec, axes, text, shards = layout_of(sharding, shape, {} if known is None else known)
+    unreduced = unreduced_axes(sharding)
+    readable = not deleted and not unreduced
     digests = digests and readable and any(shard.replica_id for shard in shards)
     corner = corner and readable and 0 not in shape
     held = _held(array, shards) if digests or corner else []
@@ -257,6 +268,8 @@ def describe(
         word_shape=facts.word_shape,
         origin=0 if source is None else source.made.base,
         source=source,
+        axes=axes,
+        unreduced=unreduced,
     )
 
 
@@ -335,22 +348,14 @@ def shard_of(array: jax.Array, device_id: int) -> jax.Array:
     Raises:
         JaxnbError: The array was deleted, or this process holds no shard there.
     """
-    process = f"process {jax.process_index()}"
-    if is_deleted(array):
-        raise JaxnbError(
-            f"{process} has no shard on device {device_id}: the array was deleted, or donated "
-            f"to a computation. Assign it again"
-        )
-    shards = {shard.device.id: shard for shard in array.addressable_shards}
-    if device_id in shards:
-        data: jax.Array = shards[device_id].data
-        return data
-    own = [device.id for device in jax.local_devices()]
-    why = "the array has no shard there" if device_id in own else f"its own devices are {own}"
-    held = f"on devices {sorted(shards)}" if shards else "nowhere"
+    shards = [] if is_deleted(array) else array.addressable_shards
+    for shard in shards:
+        if shard.device.id == device_id:
+            data: jax.Array = shard.data
+            return data
     raise JaxnbError(
-        f"{process} has no shard on device {device_id}: {why}. This process holds shards of it "
-        f"{held}; `x.sharding.device_set` tells where the others are"
+        f"process {jax.process_index()} has no shard on device {device_id}: the array was deleted "
+        "or donated to a computation, or the shard is elsewhere (`x.sharding.device_set`)"
     )
 
 

@@ -92,34 +92,29 @@ class Names:
             wanted: The ids of objects that are alive.
         """
         missing, found = set(wanted), dict[int, str]()
-        queue: deque[tuple[str, Any]] = deque(_variables(namespace, hidden))
-        seen: set[int] = set()
-        while queue and missing and self._left > 0:
-            name, thing = queue.popleft()
+        for name, thing in self.walk(namespace, hidden, with_held=True) if missing else ():
             if id(thing) in missing:
                 found[id(thing)] = name
                 missing.discard(id(thing))
-            if id(thing) in seen:
-                continue
-            seen.add(id(thing))
-            try:
-                for step, child in itertools.chain(_held_by(thing), self._steps(thing)):
-                    self._left -= 1
-                    if id(type(child)) not in _LEAVES:
-                        queue.append((name + step, child))
-                    if self._left <= 0:
-                        break
-            except RuntimeError:  # it is being changed
-                continue
+                if not missing:
+                    break
         return found
 
-    def walk(self, namespace: Mapping[str, Any], hidden: Collection[str], times: int = 1) -> Steps:
+    def walk(
+        self,
+        namespace: Mapping[str, Any],
+        hidden: Collection[str],
+        times: int = 1,
+        *,
+        with_held: bool = False,
+    ) -> Steps:
         """Yields all that is reached from a namespace, with its shortest name, each object once.
 
         Args:
             namespace: The user's; it may change meanwhile.
             hidden: Names in it that are not the user's.
             times: By so many names at most, where it is held by several.
+            with_held: Also the array in which a ref or an array of PRNG keys keeps its elements.
         """
         queue: deque[tuple[str, Any]] = deque(_variables(namespace, hidden))
         seen: dict[int, tuple[Any, int]] = {}  # held, so that ids stay their own
@@ -131,7 +126,8 @@ class Names:
             seen[id(thing)] = thing, count + 1
             yield name, thing
             with contextlib.suppress(RuntimeError):  # it is being changed
-                for step, child in self._steps(thing):
+                held = _held_by(thing) if with_held else ()
+                for step, child in itertools.chain(held, self._steps(thing)):
                     self._left -= 1
                     if id(type(child)) not in _LEAVES:
                         queue.append((name + step, child))

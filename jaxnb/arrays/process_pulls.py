@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import pickle
 from collections.abc import Mapping, Sequence
@@ -32,12 +31,6 @@ from jaxnb.model.arrays import (
 )
 from jaxnb.options import suggest
 
-KNOWN_IN_NOTEBOOK = ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "sharding")
-"""Attributes of an array that came with its description."""
-
-SHARDS = ("addressable_shards", "global_shards")
-"""Attributes of an array that the notebook has under another name."""
-
 
 class NotFoundError(LookupError):
     """A path names nothing here."""
@@ -63,7 +56,7 @@ def find(path: Path, namespace: Mapping[str, Any]) -> tuple[Any, int]:
     value = namespace[path.name]
     for i, step in enumerate(path.steps):
         if is_array(value):
-            _require_slices(value, path, i)
+            _require_slices(path, i)
             return value, len(path.steps) - i
         try:
             value = _follow(value, step)
@@ -76,45 +69,14 @@ def find(path: Path, namespace: Mapping[str, Any]) -> tuple[Any, int]:
     return value, 0
 
 
-def _require_slices(array: Any, path: Path, start: int) -> None:
-    """Refuses what is neither a slice of an array nor known of it without asking."""
-    for i, step in enumerate(path.steps[start:], start):
-        if step.slices:
-            continue
-        if step.key in KNOWN_IN_NOTEBOOK and step.kind == "attribute":
-            rest = path.texts[-1].removeprefix(path.texts[i])
-            layout = f"; `spmd.layout({path.texts[i]!r})` is a picture of it"
-            raise NotFoundError(
-                f"cannot give `{path.text}`, which the notebook has of an array: type "
-                f"`spmd.pull({path.texts[i]!r}){rest}`"
-                f"{layout if step.key == 'sharding' else ''}"
-            )
-        if step.kind == "attribute" and (why := _why_no_data(array, path, i)):
-            raise NotFoundError(why)
+def _require_slices(path: Path, start: int) -> None:
+    """Refuses what is no slice of an array."""
+    if not all(step.slices for step in path.steps[start:]):
         raise NotFoundError(
-            f"would have to compute `{path.text}`; of an array only integers, slices and `...` "
-            f"can be pulled. Type `%spmd {path.text}` to see what is computed, or "
-            f"`spmd.run({path.text!r}).value` for its value"
+            f"would have to compute `{path.text}`; of an array only integers, slices and `...` can "
+            f"be pulled. What `spmd.pull({path.texts[start]!r})` returns has its shape, dtype, "
+            f"sharding and shards; type `spmd.run({path.text!r}).value` for anything else"
         )
-
-
-def _why_no_data(array: Any, path: Path, step: int) -> str:
-    """Returns why an array's attribute cannot be computed and brought; empty if it can."""
-    name, whole = path.steps[step].key, path.texts[step]
-    if name in SHARDS:
-        return (
-            f"cannot give `{path.text}`, whose devices stay here: type "
-            f"`spmd.pull({whole!r}).shards` for what each device holds"
-        )
-    try:
-        known = inspect.getattr_static(type(array), name)
-    except AttributeError:
-        near = suggest(name, (each for each in dir(type(array)) if not each.startswith("_")))
-        return f"has no `{whole}.{name}`, as arrays have no such attribute.{near}".rstrip(".")
-    if callable(known) and len(path.steps) == step + 1:
-        called = f"{whole}.{name}()"
-        return f"cannot give the method `{path.text}`: type `spmd.run({called!r}).value` to call it"
-    return ""
 
 
 def _follow(value: Any, step: Step) -> Any:

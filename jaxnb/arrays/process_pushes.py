@@ -12,8 +12,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from jaxnb.arrays import Index, specs
-from jaxnb.arrays.gathered import largest_overflow, numpy_dtype
+from jaxnb.arrays import specs
+from jaxnb.arrays.blocks import Index
+from jaxnb.arrays.gathered import fits, numpy_dtype
 from jaxnb.arrays.lost import unpickle
 from jaxnb.arrays.process_describe import require_tree
 from jaxnb.arrays.process_held import Exposures
@@ -24,9 +25,6 @@ from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.arrays import Exposure, Placed, PlaceRequest, Refused
 from jaxnb.options import suggest
 from jaxnb.wire.process_features import CellHere, Feature
-
-MAX_EXAMPLE = 200
-"""Characters of an error's example."""
 
 _EXAMPLE = "`%spmd mesh = jax.make_mesh((jax.device_count(),), ('x',))`"
 
@@ -82,32 +80,22 @@ def shardings(name: str, value: Any, mesh: Mesh, spec: Any) -> list[NamedShardin
     Raises:
         UsageError: A spec does not fit a leaf, or the containers do not fit the value's.
     """
-    axes = {str(axis): size for axis, size in mesh.shape.items()}
-    several = specs.is_spec(spec) and len(jax.tree.leaves(value)) > 1
-    by_part = _by_part(value, spec or ()) if several else ""
-    by_part = by_part if len(by_part) <= MAX_EXAMPLE else specs.TREE_EXAMPLE
-    found = []
-    for path, leaf, leaf_spec in _pairs(name, value, spec):
-        shape = tuple(getattr(leaf, "shape", ()))
-        specs.check(leaf_spec, shape, axes, path, by_part)
-        found.append(NamedSharding(mesh, jax.P(*leaf_spec)))
-    return found
+    return [_sharding(mesh, *each) for each in _pairs(name, value, spec)]
 
 
-def _by_part(value: Any, spec: specs.Spec) -> str:
-    """Returns the specs by part that fit where one spec has too many entries for some."""
-    leaves = jax.tree.leaves(value)
-    ndim = min((len(getattr(leaf, "shape", ())) for leaf in leaves), default=len(spec))
-    if ndim >= len(spec):
-        return specs.spec_text(spec)
-    children = one_level(value)
-    if len(children) == 1 and children[0][1] is value:
-        return specs.spec_text(spec[:ndim])
-    parts = [_by_part(part, spec) for _, part in children]
-    keys = [getattr(path[0], "key", getattr(path[0], "name", None)) for path, _ in children]
-    if None in keys:
-        return f"[{', '.join(parts)}]"
-    return f"{{{', '.join(f'{k!r}: {part}' for k, part in zip(keys, parts, strict=True))}}}"
+def _sharding(mesh: Mesh, path: str, leaf: Any, spec: specs.Spec) -> NamedSharding:
+    shape = tuple(getattr(leaf, "shape", ()))
+    try:
+        if len(spec) > len(shape):
+            raise ValueError(f"it has {len(shape)} dimensions, the spec has {len(spec)} entries")
+        sharding = NamedSharding(mesh, jax.P(*spec))
+        sharding.shard_shape(shape)
+    except Exception as error:  # for an axis named twice JAX has an exception of its own
+        raise UsageError(
+            f"`{path}` of shape {shape} cannot be placed by {specs.spec_text(spec)}: "
+            f"{str(error).rstrip('.')}. Nothing was moved. Change the spec."
+        ) from None
+    return sharding
 
 
 def _pairs(path: str, value: Any, spec: Any) -> Iterator[tuple[str, Any, specs.Spec]]:
@@ -373,9 +361,8 @@ def _number(leaf: Any) -> np.ndarray[Any, Any] | None:
         return None  # NumPy's text, dates and long doubles
     if value.dtype.kind != "O":
         dtype = jax.dtypes.canonicalize_dtype(value.dtype)
-        if _fits(value, dtype):
-            with np.errstate(over="ignore", under="ignore"):  # parts of a complex infinity too
-                return value.astype(dtype)
+        if fits(value, dtype):
+            return value.astype(dtype)
     kind = "integer" if value.dtype.kind in "iuO" else "number"
     wanted = jax.dtypes.canonicalize_dtype(np.int64 if value.dtype.kind == "O" else value.dtype)
     raise UsageError(
@@ -383,12 +370,3 @@ def _number(leaf: Any) -> np.ndarray[Any, Any] | None:
         "processes. Nothing was moved. Push it without spec and mesh: then it stays a Python or "
         "NumPy number."
     )
-
-
-def _fits(value: np.ndarray[Any, Any], dtype: Any) -> bool:
-    """Whether a number is still itself, but for rounding, in JAX's dtype."""
-    if dtype == value.dtype or value.dtype.kind not in "iufc":
-        return True
-    if value.dtype.kind in "iu":
-        return bool(np.array_equal(value.astype(dtype), value))
-    return largest_overflow(value, dtype) is None

@@ -19,9 +19,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from jaxnb.arrays.process_describe import Layout, dtype_facts, layout_of, unreduced_axes
+from jaxnb.arrays.process_describe import Layout, layout_of, unreduced_axes
 from jaxnb.compat.jax_arrays import device_arrays, host_words, is_deleted
 from jaxnb.labels import type_label
 from jaxnb.lockstep.process_inputs import digest, digest_of_put
@@ -151,8 +150,6 @@ MAX_DONE = 1 << 18
 
 _DONE = "_jaxnb_digested"
 
-_FEWEST_CHUNKS_BYTES = 1 << 16
-
 
 @dataclass(slots=True)
 class _Looked:
@@ -166,7 +163,6 @@ class _Looked:
     origin: Origin
     array: weakref.ref[Any]
     type: str
-    dtype: str
     layout: Layout
     parts: tuple[ReplicaPart, ...]
     role: Role = "argument"
@@ -252,8 +248,7 @@ class Replicas:
         processes, number, name, line = dispatch
         return _Looked(
             processes, number, position, name, line, origin, weakref.ref(array),
-            type_label(*_kind_of(value, array)), dtype_facts(array.dtype).host_name,
-            self._layout_of(array), parts,
+            type_label(*_kind_of(value, array)), self._layout_of(array), parts,
         )  # fmt: skip
 
     def _layout_of(self, array: Any) -> Layout:
@@ -377,7 +372,6 @@ class Replicas:
                 origin=each.origin[1].base,
                 made=origin_text(each.origin[1], each.origin[0]),
                 type=each.type,
-                dtype=each.dtype,
                 layout=each.layout.spec or each.layout.text,
                 parts=each.parts,
                 role=each.role,
@@ -385,42 +379,6 @@ class Replicas:
             )
             for each in looked
         ]
-
-    def chunks(self, place: int, device: int) -> tuple[int, list[str]]:
-        """Returns digests of pieces of a replica.
-
-        Args:
-            place: Which of :meth:`digested`.
-            device: Whose.
-
-        Returns:
-            The size of a piece in bytes, and their digests; none if the array is gone.
-        """
-        data = self._data(place, device)
-        if data is None:
-            return 0, []
-        size = max(_FEWEST_CHUNKS_BYTES, -(-len(data) // 4096) // 64 * 64)
-        starts = range(0, len(data), size)
-        return size, [digest(data[s : s + size]).hex()[:16] for s in starts]
-
-    def piece(self, place: int, device: int, start: int, stop: int) -> bytes:
-        """Returns bytes of a replica; none if the array is gone."""
-        data = self._data(place, device)
-        return b"" if data is None else data[start:stop].tobytes()
-
-    def _data(self, place: int, device: int) -> Any:
-        with self._lock:
-            looked = self._cell.looked[place]
-        array = looked.array()
-        if array is None or array.is_deleted():
-            return None
-        if looked.role == "put" and not array.is_fully_replicated:
-            return None  # each device has another part
-        with contextlib.suppress(RuntimeError):  # it was donated meanwhile
-            for data in device_arrays(array):
-                if _device_of(data) == device:
-                    return np.ascontiguousarray(host_words(data)).reshape(-1).view(np.uint8)
-        return None
 
 
 def _is_replicated(array: Any, layout: Layout) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxnb.arrays import differing, merged
+from jaxnb.arrays.blocks import differing, merged
 from jaxnb.arrays.gathered import ArrayKey, GatheredArray, Wanted
 from jaxnb.arrays.lost import Gather, PerProcess, unpickle
 from jaxnb.arrays.moving import Move, Mover, request_for
@@ -267,7 +267,7 @@ class Puller:
             Move(packed.process_index, packed.access, packed.transfer, exposure, buffer)
             for exposure, buffer in zip(packed.buffers, buffers, strict=True)
         ]
-        self._mover.read(channel, moves, f"{name} was pulled")
+        self._mover.read(channel, moves, name)
         try:
             return unpickle(packed.skeleton, buffers, array)
         except JaxnbError:  # of a pull: a class may use the arrays that it is made of
@@ -307,7 +307,7 @@ class Puller:
         able = set(channel.able)
         plans = [plan_of(each, able, channel.in_cells, alike) for each in wanted]
         names = list(dict.fromkeys(each.key.name for each in wanted))
-        label = f"{whose(wanted[0].key)} was pulled" if len(names) == 1 else "arrays were pulled"
+        name = whose(wanted[0].key) if len(names) == 1 else ", ".join(f"`{each}`" for each in names)
         nbytes = sum(plan.nbytes for plan in plans)
         require_memory_for_pull(nbytes, names[0])
         transfer = uuid.uuid4().hex
@@ -315,9 +315,9 @@ class Puller:
         try:
             answers = channel.ask(requests, nbytes=nbytes)
             require_there(wanted, answers)
-            channel.require(answers, label)
+            channel.require(answers, f"{name} was pulled")
             targets = [plan.allocate() for plan in plans]
-            self._mover.read(channel, moves_of(transfer, plans, targets, answers), label)
+            self._mover.read(channel, moves_of(transfer, plans, targets, answers), name)
         finally:
             channel.tell(dict.fromkeys(requests, request_for("release", transfer=transfer)))
         return [plan.finish(target) for plan, target in zip(plans, targets, strict=True)]

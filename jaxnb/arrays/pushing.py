@@ -9,17 +9,18 @@ import threading
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from jaxnb.arrays import is_spec, normalize_spec
-from jaxnb.arrays.gathered import GatheredArray, largest_overflow, numpy_dtype
+from jaxnb.arrays.gathered import GatheredArray, fits, numpy_dtype
 from jaxnb.arrays.lost import NotMoved, PerProcess
 from jaxnb.arrays.moving import Move, Mover, request_for
 from jaxnb.arrays.pulling import Group
 from jaxnb.arrays.refusals import require_memory_for_push
 from jaxnb.arrays.regions import view
+from jaxnb.arrays.specs import is_spec
+from jaxnb.arrays.specs import normalize as normalize_spec
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.labels import processes_label, ranks_label
 from jaxnb.model.arrays import ArrayLeaf, HostArray, Placed, PlaceRequest, Refused
@@ -50,28 +51,29 @@ class Pusher:
                 "one. Nothing was moved. Push them without spec and mesh."
             )
         packages = _packages(values, ranks, place=place, spec=_plain_spec(spec), mesh=mesh)
-        label = f"{', '.join(f'`{name}`' for name in values)} was pushed"
+        names = _listed(values)
         is_binding = threading.Event()
         try:
-            self._send(packages, label, is_binding)
+            self._send(packages, names, is_binding)
         except KeyboardInterrupt:
             if not is_binding.is_set():
                 raise
             raise KeyboardInterrupt(
-                f"Interrupted too late: {label}, and the variables on the processes have their "
-                "new values. The group is ready."
+                f"Interrupted too late: {names} was pushed, and the variables on the processes "
+                "have their new values. The group is ready."
             ) from None
 
     def _send(
-        self, packages: Mapping[int, _Package], label: str, is_binding: threading.Event
+        self, packages: Mapping[int, _Package], names: str, is_binding: threading.Event
     ) -> None:
         """Sends packages, all or nothing; tells when there is no way back."""
         transfer = next(iter(packages.values())).request.transfer
+        label = f"{names} was pushed"
         with self._group.channel() as channel:
             try:
-                placed = self._place(channel, packages, label)
+                placed = self._place(channel, packages, names)
                 moves = _moves(packages, placed)
-                self._mover.write(channel, moves, label)
+                self._mover.write(channel, moves, names)
                 size = sum(move.exposure.nbytes for move in moves)
                 # A value is bound on all processes or, if one cannot make it, on none.
                 build = dict.fromkeys(
@@ -88,11 +90,11 @@ class Pusher:
                 raise
 
     def _place(
-        self, channel: Channel, packages: Mapping[int, _Package], label: str
+        self, channel: Channel, packages: Mapping[int, _Package], names: str
     ) -> dict[int, Placed]:
         # The pickle goes with the first message; what it leaves out of band comes later.
         pickled = sum(len(package.request.skeleton) for package in packages.values())
-        require_memory_for_push(pickled, label)
+        require_memory_for_push(pickled, names)
         answers = channel.ask_together(
             {
                 i: request_for("place", request=each.request, is_interruptible=True)
@@ -103,9 +105,9 @@ class Pusher:
         if refused:
             first = refused[0]
             where = f"process {first.process_index}"
-            require_memory_for_push(first.needed, label, where, first.available)
+            require_memory_for_push(first.needed, names, where, first.available)
             raise UsageError(first.reason)
-        channel.require(answers, label)
+        channel.require(answers, f"{names} was pushed")
         _require_one_layout(answers)
         _require_fitting_numbers(next(iter(packages.values())), next(iter(answers.values())))
         needed = sum(
@@ -113,7 +115,7 @@ class Pusher:
             for answer in answers.values()
             for room in (*answer.out_of_band, *(room for _, _, room in answer.blocks))
         )
-        require_memory_for_push(needed, label)
+        require_memory_for_push(needed, names)
         return answers
 
 
@@ -309,25 +311,13 @@ def _require_one_layout(answers: Mapping[int, Placed]) -> None:
 def _require_fitting_numbers(package: _Package, placed: Placed) -> None:
     """Refuses numbers that would be others: JAX has 32 bits unless told otherwise."""
     for array, name in zip(package.arrays, placed.dtypes, strict=True):
-        dtype = numpy_dtype(name)
-        if dtype.itemsize >= array.dtype.itemsize or not array.size:
-            continue
-        if array.dtype.kind in "iu":
-            limits = np.iinfo(dtype)
-            low, high = array.min(), array.max()
-            if low < limits.min or high > limits.max:
-                _refuse_numbers(array, dtype, f"its values ({low} to {high}) do not fit")
-        elif (largest := largest_overflow(array, dtype)) is not None:
-            _refuse_numbers(array, dtype, f"its values (up to {largest:.3g}) do not fit")
-
-
-def _refuse_numbers(array: np.ndarray[Any, Any], dtype: np.dtype[Any], why: str) -> NoReturn:
-    raise UsageError(
-        f"An {array.dtype} array becomes {dtype} on the processes, since jax_enable_x64 is off "
-        f"there, and {why}. Nothing was moved. Type "
-        "`%spmd jax.config.update('jax_enable_x64', True)` before the processes compute "
-        "anything, or convert the array."
-    )
+        if not fits(array, numpy_dtype(name)):
+            raise UsageError(
+                f"Values of an {array.dtype} array do not fit in {name}, which it becomes on the "
+                "processes, since jax_enable_x64 is off there. Nothing was moved. Type "
+                "`%spmd jax.config.update('jax_enable_x64', True)` before the processes compute "
+                "anything, or convert the array."
+            )
 
 
 def _listed(names: Iterable[str]) -> str:

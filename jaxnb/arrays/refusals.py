@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from jaxnb.arrays import differing
-from jaxnb.arrays.blocks import Block, Index
+from jaxnb.arrays.blocks import Index, differing
 from jaxnb.arrays.gathered import ArrayKey, Wanted
 from jaxnb.arrays.paths import Path
-from jaxnb.arrays.regions import Region, pieces
 from jaxnb.errors import ArrayGoneError, JaxnbError, NotEnoughMemoryError, UsageError
-from jaxnb.labels import format_bytes, gone_label, plural, plural_word, processes_label, ranks_label
+from jaxnb.labels import format_bytes, gone_label, plural, processes_label, ranks_label
 from jaxnb.launch.host import available_bytes
 from jaxnb.model.arrays import ArrayInfo, Gone, NotFound
 from jaxnb.model.cells import ProcessError
@@ -34,20 +32,20 @@ def require_memory_for_pull(nbytes: int, name: str) -> None:
 
 
 def require_memory_for_push(
-    needed: int, label: str, where: str = "the processes", available: int | None = None
+    needed: int, name: str, where: str = "the processes", available: int | None = None
 ) -> None:
     """Raises NotEnoughMemoryError if a push would not fit into the processes' memory.
 
     Args:
         needed: The bytes that it needs.
-        label: What is said of it where it fails.
+        name: What is pushed.
         where: What needs them.
         available: Those that there are; by default those of this host.
     """
     available = available_bytes() if available is None else available
     if needed > available:
         raise NotEnoughMemoryError(
-            f"{label.removesuffix(' was pushed')} needs {format_bytes(needed)} on {where}, "
+            f"{name} needs {format_bytes(needed)} on {where}, "
             f"where {format_bytes(available)} of memory is free. Nothing was "
             "moved. Shard it over more devices: name a mesh axis in its spec."
         )
@@ -61,22 +59,10 @@ def replicas_text(name: str, array: ArrayInfo) -> str:
     where = ", ".join(f"{start}:{stop}" for start, stop in parts[0].index)
     return (
         f"The replicas of `{name}` differ in {plural(len(parts), 'part')}, the first [{where}]: "
-        f"{' ≠ '.join(_holders_by_digest(parts[0]))}. JAX takes them to be equal and never "
+        f"{parts[0].holders_label}. JAX takes them to be equal and never "
         "checks. The pull has the first replica of each; `.shards[i].data` is what one device "
         "has."
     )
-
-
-def _holders_by_digest(part: Block) -> list[str]:
-    """Returns who has the same: processes, or devices where those of one process differ."""
-    groups = part.by_digest()
-    if len(set().union(*groups)) == sum(map(len, groups)):
-        return [processes_label(group) for group in groups]
-    devices: dict[bytes, list[int]] = {}
-    for shard in part.shards:
-        if shard.digest:
-            devices.setdefault(shard.digest, []).append(shard.device_id)
-    return [f"{plural_word(len(ids), 'device')} {ranks_label(ids)}" for ids in devices.values()]
 
 
 def whose(key: ArrayKey) -> str:
@@ -106,39 +92,26 @@ def lost_text(
     key = wanted.key
     shards = wanted.info.shards if wanted.shard is None else (wanted.shard,)
     holders = {shard.process_index for shard in shards if shard.index in lost}
-    who, subject = processes_label(sorted(holders)), _of(key)
-    if holders <= set(able):
-        return f"{_unasked_text(key, who)} Nothing was moved."
+    reasons: dict[str, list[int]] = {}
+    for index in sorted(holders):
+        missing = in_cells.get(index, "has died")
+        asked = "was not asked" if key.by_ranks else "has another value"
+        reasons.setdefault(asked if index in able else missing, []).append(index)
     where = ", ".join(f"{start}:{stop}" for start, stop in lost[0])
     first = "" if len(lost) == 1 else "the first "
-    dead = sorted(holders - set(able) - in_cells.keys())
-    advice = (
-        "`%spmd_recover` replaces dead processes; what only they held is lost."
-        if dead
-        else "`%spmd_status` shows the processes."
-    )
-    rest = _rest(wanted.info, set(able) & set(key.processes))
-    left = f"Its slice [{rest}] can" if rest else "Slices of the other parts can"
-    if not key.is_part:
-        advice = f"{left} still be pulled. {advice}"
+    advice = "Slices of the other parts can still be pulled. "
+    if key.by_ranks:
+        advice += f"Leave out `--ranks {ranks_label(key.processes)}` to ask all processes."
+    elif holders & set(able):
+        advice += f"Pull the array by its own name, `{key.name}[…]`, or rebind it in one cell."
+    elif holders - set(able) - in_cells.keys():
+        advice += "`%spmd_recover` replaces dead processes; what only they held is lost."
+    else:
+        advice += "`%spmd_status` shows the processes."
     return (
-        f"{plural(len(lost), 'part')} of {subject}, {first}[{where}], cannot be pulled: {who}, "
-        f"which held {'it' if len(lost) == 1 else 'them'}, {_absence(holders, able, in_cells)}. "
-        f"Nothing was moved. {advice}"
+        f"{plural(len(lost), 'part')} of {_of(key)}, {first}[{where}], cannot be pulled: "
+        f"{_by_process(reasons)}. Nothing was moved. {advice}"
     )
-
-
-def _absence(holders: set[int], able: Collection[int], in_cells: Mapping[int, str]) -> str:
-    """Returns why processes cannot be asked: they have died, or what each is doing."""
-    reasons: dict[str, list[int]] = {}
-    for index in sorted(holders - set(able)):
-        reasons.setdefault(in_cells.get(index, "has died"), []).append(index)
-    if unasked := sorted(holders & set(able)):
-        reasons["was not asked, as the values differ by process"] = unasked
-    if len(reasons) == 1:
-        reason, who = reasons.popitem()
-        return reason if len(who) == 1 else _of_several(reason)
-    return f"cannot give all: {_by_process(reasons)}"
 
 
 def _by_process(reasons: Mapping[str, Sequence[int]]) -> str:
@@ -150,42 +123,11 @@ def _by_process(reasons: Mapping[str, Sequence[int]]) -> str:
     return "; ".join(parts)
 
 
-def _unasked_text(key: ArrayKey, holders: str) -> str:
-    """Says why those who have the parts could not be asked for them."""
-    made = f"{whose(key)} comes from {processes_label(key.processes)}"
-    unknown = f"so it is not known which array of {holders} has its other parts."
-    if key.by_ranks:
-        was = "was" if len(key.processes) == 1 else "were"
-        only = f"only {processes_label(key.processes)} {was} asked"
-        option = f"--ranks {ranks_label(key.processes)}"
-        return (
-            f"{made}: {only}, {unknown} Leave out `{option}` (in Python, `ranks=`) to ask all. "
-            "Slices that these processes hold can be read."
-        )
-    if key.path:
-        if key.is_part:
-            return (
-                f"{made} alone: something else in `{key.name}` differs by process, {unknown} Pull "
-                f"the array by its own name, `{key.name}[…]`."
-            )
-        advice = "Rebind it on all processes, in one cell."
-        return f"{made}: the values differ by process, {unknown} {advice}"
-    return (
-        f"{made}: others have a different one or did not run the cell, {unknown} Pull the array "
-        "by its own name, or use the value of the whole group."
-    )
-
-
-def _rest(info: ArrayInfo, able: Collection[int]) -> str:
-    """Returns the longest slice of the first dimension that misses the lost parts."""
-    shape, lost = info.shape, pieces(Region.whole(info.shape), info.shards, able)[1]
-    if not shape:
-        return ""
-    start, best = 0, (0, 0)
-    for low, high in [*sorted(index[0] for index in lost), (shape[0], shape[0])]:
-        best = max(best, (start, low), key=lambda part: part[1] - part[0])
-        start = max(start, high)
-    return f"{best[0]}:{best[1]}" if best[1] > best[0] else ""
+def _of_several(reason: str) -> str:
+    for one, several in (("has ", "have "), ("is ", "are "), ("was ", "were ")):
+        if reason.startswith(one):
+            return several + reason.removeprefix(one)
+    return reason
 
 
 def require_not_deleted(wanted: Sequence[Wanted]) -> None:
@@ -224,13 +166,6 @@ def require_there(wanted: Sequence[Wanted], answers: Mapping[int, Any]) -> None:
     )
 
 
-def _of_several(reason: str) -> str:
-    for one, several in (("has ", "have "), ("is ", "are "), ("was ", "were ")):
-        if reason.startswith(one):
-            return several + reason.removeprefix(one)
-    return reason
-
-
 def missing_error(
     path: Path, answers: Mapping[int, Any], *, is_layout: bool = False
 ) -> UsageError | ArrayGoneError:
@@ -245,11 +180,7 @@ def missing_error(
     reasons: dict[str, list[int]] = {}
     for index, answer in missing.items():
         reasons.setdefault(answer.reason, []).append(index)
-    parts = [
-        f"{processes_label(who)} {reason if len(who) == 1 else _plural(reason)}"
-        for reason, who in reasons.items()
-    ]
-    text = f"P{'; '.join(parts)[1:]}. Nothing was moved."
+    text = f"P{_by_process(reasons)[1:]}. Nothing was moved."
     having = [i for i in answers if i not in missing]
     if having:
         who = processes_label(having)
@@ -259,10 +190,6 @@ def missing_error(
         text += f" For {who} only, type {then}."
     is_lost = any(answer.is_lost for answer in missing.values())
     return ArrayGoneError(text) if is_lost else UsageError(text)
-
-
-def _plural(reason: str) -> str:
-    return f"have{reason.removeprefix('has')}" if reason.startswith("has ") else reason
 
 
 def unpacked_error(path: Path, process_index: int, error: ProcessError) -> JaxnbError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from operator import neg
@@ -358,3 +358,18 @@ def _piece(shard: ShardInfo, region: Region, targets: Sequence[range]) -> Piece:
         source.append(as_slice(range(part.start - start, part.stop - start, part.step)))
     target = tuple(slice(places.start, places.stop) for places in targets)
     return Piece(shard, tuple(source), target)
+
+
+def boxes(array: np.ndarray[Any, Any], limit: int) -> Iterator[np.ndarray[Any, Any]]:
+    """Cuts an array into views of at most ``limit`` bytes, in C order of their elements."""
+    if array.nbytes <= limit or array.ndim == 0:
+        yield array
+        return
+    per_row = array.nbytes // len(array)
+    if per_row > limit and array.ndim > 1:  # a row of a vector would be a copy
+        for row in array:
+            yield from boxes(row, limit)
+        return
+    step = max(1, limit // max(1, per_row))
+    for start in range(0, len(array), step):
+        yield array[start : start + step]

@@ -1,4 +1,4 @@
-"""Partition specs as plain data: read, and checked before anything moves.
+"""Partition specs as plain data.
 
 Here a spec is a tuple with one entry for each dimension: None, the name of a mesh axis, or a
 tuple of names. jax is not needed.
@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Mapping
 from math import prod
 from typing import Any, NoReturn
 
 from jaxnb.errors import UsageError
 from jaxnb.model.arrays import ArrayInfo
-from jaxnb.options import suggest
 
 _Entry = str | tuple[str, ...] | None
 Spec = tuple[_Entry, ...]
@@ -82,47 +80,6 @@ def spec_text(spec: Spec) -> str:
     return f"P({', '.join(map(repr, spec))})"
 
 
-def check(
-    spec: Spec, shape: tuple[int, ...], axes: Mapping[str, int], name: str, by_part: str = ""
-) -> None:
-    """Checks that a mesh can divide a value as a spec says.
-
-    Args:
-        spec: What :func:`normalize` returned.
-        shape: Shape of the value.
-        axes: Names of the mesh's axes, and their sizes.
-        name: What the user calls the value, e.g. ``"params['w']"``.
-        by_part: If the spec is for several values: the specs by part that would do.
-
-    Raises:
-        UsageError: It cannot; the message names the value, the dimension, the axis and the
-            sizes, and what to type instead where that is clear.
-    """
-    has = f"`{name}` has shape {shape}"
-    if len(spec) > len(shape):
-        _refuse_rank(spec, len(shape), has, by_part)
-    _check_axes(spec, axes, has)
-    for dimension, entry in enumerate(spec):
-        if shape[dimension] % prod(axes[axis] for axis in _names(entry)):
-            _refuse_division(spec, dimension, shape[dimension], axes, has)
-
-
-def _check_axes(spec: Spec, axes: Mapping[str, int], has: str) -> None:
-    """Checks that the mesh has every axis that the spec names, and none is named twice."""
-    seen: dict[str, int] = {}
-    for dimension, entry in enumerate(spec):
-        for axis in _names(entry):
-            if axis not in axes:
-                raise UsageError(
-                    f"{has}: {spec_text(spec)} divides its dimension {dimension} along "
-                    f"{axis!r}, which is not an axis of the mesh.{suggest(axis, axes)} "
-                    f"{_axes_text(axes)} Nothing was moved."
-                )
-            if axis in seen:
-                _refuse_twice(spec, axis, axes[axis], (seen[axis], dimension), has)
-            seen[axis] = dimension
-
-
 def _entry(entry: Any, spec: Any) -> _Entry:
     """One entry of a spec; a tuple of one name is that name, of none is None, as in JAX."""
     if entry is None or isinstance(entry, str):
@@ -162,100 +119,11 @@ def _refuse(spec: Any) -> NoReturn:
     )
 
 
-def _refuse_rank(spec: Spec, ndim: int, has: str, by_part: str) -> NoReturn:
-    dimensions = f"{ndim} dimension{'' if ndim == 1 else 's'}"
-    entries = f"{len(spec)} {'entry' if len(spec) == 1 else 'entries'}"
-    surplus = [entry for entry in spec[ndim:] if entry is not None]
-    clear = f" Type {spec_text(spec[:ndim])}." if not surplus or not ndim else ""
-    if by_part:
-        clear = f" Push it apart, or give specs by part: {by_part}."
-    extra = f" There is no dimension {ndim} to divide along {surplus[0]!r}." if surplus else ""
-    raise UsageError(
-        f"{has}, {dimensions}, but {spec_text(spec)} has {entries}.{extra} "
-        f"Nothing was moved.{clear}"
-    )
-
-
-def _refuse_twice(
-    spec: Spec, axis: str, size: int, dimensions: tuple[int, int], has: str
-) -> NoReturn:
-    first, second = dimensions
-    where = f"its dimension {first} twice"
-    if first != second:
-        where = f"both its dimension {first} and its dimension {second}"
-    rest = list(_names(spec[second]))
-    rest.remove(axis)
-    fixed = (*spec[:second], _entry(rest, spec), *spec[second + 1 :])
-    raise UsageError(
-        f"{has}: {spec_text(spec)} divides {where} along mesh axis {axis!r} (size {size}), and "
-        f"an axis divides once. Nothing was moved. For instance: {spec_text(fixed)}."
-    )
-
-
-def _refuse_division(
-    spec: Spec, dimension: int, size: int, axes: Mapping[str, int], has: str
-) -> NoReturn:
-    names = _names(spec[dimension])
-    parts = prod(axes[name] for name in names)
-    each = f" ({' × '.join(str(axes[name]) for name in names)})" if len(names) > 1 else ""
-    whole = (*spec[:dimension], None, *spec[dimension + 1 :])
-    raise UsageError(
-        f"{has}: its dimension {dimension} of {size} elements cannot be divided among the "
-        f"{parts} parts{each} of mesh {'axes' if len(names) > 1 else 'axis'} "
-        f"{' and '.join(map(repr, names))}. Nothing was moved. "
-        f"Pad it to {-(-size // parts) * parts}, or leave the dimension whole: "
-        f"{spec_text(whole)}."
-    )
-
-
-def _axes_text(axes: Mapping[str, int]) -> str:
-    """The axes of a mesh and their sizes, as a sentence."""
-    if not axes:
-        return "The mesh has no axes."
-    known = [f"{axis!r} (size {size})" for axis, size in axes.items()]
-    return f"The mesh has: {', '.join(known)}."
-
-
-_MAX_CHARS = 2_000
-
-Axes = tuple[str, ...]
-
-
-def split_axes(spec: str | None, ndim: int) -> tuple[Axes, ...] | None:
-    """Returns for each dimension the mesh axes that split it; None if the text does not say.
-
-    Args:
-        spec: ``"P('data', None)"``, as in :attr:`jaxnb.model.ArrayInfo.spec`.
-        ndim: Number of dimensions; those that the spec leaves out are not split.
-    """
-    if spec is None or len(spec) > _MAX_CHARS or not (spec[:2] == "P(" and spec[-1] == ")"):
-        return None
-    inner = spec[2:-1].strip().removesuffix(",")
-    try:
-        entries = ast.literal_eval(f"({inner},)") if inner else ()
-    # UNCONSTRAINED, or whatever a later JAX writes there.
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return None
-    if len(entries) > ndim:
-        return None
-    axes = [_axes(entry) for entry in entries]
-    return (*axes, *((),) * (ndim - len(axes)))
-
-
-def _axes(entry: object) -> Axes:
-    if entry is None:
-        return ()
-    if isinstance(entry, tuple | list):
-        return tuple(str(name) for name in entry)
-    return (str(entry),)
-
-
-def replicating_axes(array: ArrayInfo) -> Axes:
+def replicating_axes(array: ArrayInfo) -> tuple[str, ...]:
     """Returns the mesh axes over which each part is replicated; none where that is not known."""
-    by_dimension = split_axes(array.spec, len(array.shape))
-    if by_dimension is None or array.mesh is None:
+    if array.axes is None or array.mesh is None:
         return ()
-    used = {name for axes in by_dimension for name in axes}
+    used = {name for axes in array.axes for name in axes}
     sizes = dict(zip(array.mesh.axis_names, array.mesh.shape, strict=True))
     unused = tuple(name for name, size in sizes.items() if name not in used and size > 1)
     # Uneven or unreduced arrays, or a name that is printed otherwise: then say nothing.
@@ -265,7 +133,7 @@ def replicating_axes(array: ArrayInfo) -> Axes:
 
 def replicas_label(array: ArrayInfo) -> str:
     """Returns what devices hold of the same part: ``"replicas"``; ``"summands"`` if unreduced."""
-    if "unreduced={" in (array.spec or ""):
+    if array.unreduced:
         return "summands"
     return "copies" if array.fully_addressable else "replicas"
 
@@ -273,6 +141,5 @@ def replicas_label(array: ArrayInfo) -> str:
 def dimension_label(array: ArrayInfo, dimension: int) -> str:
     """Returns ``"dim 0 · 8 over data"``; without the axis where none splits it."""
     label = f"dim {dimension} · {array.shape[dimension]}"
-    by_dimension = split_axes(array.spec, len(array.shape))
-    axes = by_dimension[dimension] if by_dimension else ()
+    axes = array.axes[dimension] if array.axes else ()
     return f"{label} over {' × '.join(axes)}" if axes else label

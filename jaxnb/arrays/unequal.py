@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxnb.labels import format_count, plural, processes_label, ranks_label
@@ -12,16 +10,10 @@ from jaxnb.lockstep.provenance import OF_PARTS
 from jaxnb.model.dispatches import DigestedArray, Index, ReplicaTrail, UnequalInput
 from jaxnb.model.scripts import cell_label, in_notebook
 
-ROUNDING_ULPS = 64
-"""Replicas that differ by no more units in the last place were computed, and rounded otherwise."""
-
 MOST_NAMED = 6
 
 MOST_GROUPS = 8
 """Of many devices each may have something else."""
-
-Read = Callable[[int, int], bytes]
-"""Brings bytes of a replica: start and stop."""
 
 
 def differ(trails: Mapping[int, Sequence[ReplicaTrail]]) -> bool:
@@ -62,8 +54,7 @@ def unequal_inputs(
                 parts.setdefault(part.index, []).extend(digests)
         for index, each in parts.items():
             if len({digest for digest, _, _ in each}) > 1:
-                first = _unequal(next(iter(held.values())), index, each)
-                found.append(replace(first, parts=len(parts)))
+                found.append(_unequal(next(iter(held.values())), index, each))
                 break
     # What was also given to a dispatch is told of there.
     used = {each.array.origin for each in found if each.array.role == "argument"}
@@ -81,111 +72,6 @@ def _unequal(
     if by_device:
         processes = [sorted(device for _, device in each) for each in by_digest.values()]
     return UnequalInput(array, index, tuple(map(tuple, sorted(processes))), by_device)
-
-
-def first_difference(replicas: Sequence[tuple[int, Sequence[str]]]) -> tuple[int, int] | None:
-    """Returns where the first piece begins and ends in which replicas differ.
-
-    Args:
-        replicas: For each the size of its pieces in bytes, 0 if it is gone, and their digests.
-    """
-    size, digests = replicas[0]
-    if not size or any(each != size or len(d) != len(digests) for each, d in replicas):
-        return None
-    pieces = enumerate(zip(*(each for _, each in replicas), strict=True))
-    first = next((i for i, those in pieces if len(set(those)) > 1), None)
-    return None if first is None else (first * size, (first + 1) * size)
-
-
-def with_difference(
-    found: UnequalInput, start: int, pieces: Sequence[bytes], is_all: bool
-) -> UnequalInput:
-    """Returns an unequal input with where and by how much it differs.
-
-    Args:
-        found: It.
-        start: Where the pieces begin, in bytes.
-        pieces: The bytes of a piece of each group's replica.
-        is_all: Whether that is the whole replica.
-    """
-    import numpy as np
-
-    from jaxnb.arrays.gathered import UnknownDtypeError, numpy_dtype
-
-    try:
-        dtype = np.dtype(bool) if found.array.dtype == "bool" else numpy_dtype(found.array.dtype)
-    except UnknownDtypeError:
-        return found
-    if len(set(map(len, pieces))) > 1 or len(pieces[0]) % dtype.itemsize:
-        return found
-    values = [np.frombuffer(each, dtype) for each in pieces]
-    words = [each.view(np.uint8).reshape(len(each), dtype.itemsize) for each in values]
-    bits = np.any([(words[0] != each).any(axis=1) for each in words[1:]], axis=0)
-    if not bits.any():
-        return found
-    place = int(bits.argmax(0))
-    has: dict[str, list[int]] = {}
-    for group, each in zip(found.groups, values, strict=True):
-        has.setdefault(str(each[place]), []).extend(group)
-    who = [f"{value} on {_holders(found, tuple(sorted(group)))}" for value, group in has.items()]
-    text = f"{_where(found.index, start // dtype.itemsize + place)}: {', '.join(who)}"
-    how, is_rounding = _how_far([each[bits] for each in values])
-    many = "" if is_all else ", in the first piece that differs"
-    many += ", in this part" if found.parts > 1 else ""
-    return replace(found, difference=f"{text}; {how}{many}", is_rounding=is_rounding)
-
-
-def _where(index: Index, offset: int) -> str:
-    place = []
-    for start, stop in reversed(index):
-        offset, inner = divmod(offset, max(1, stop - start))
-        place.append(start + inner)
-    return f"first at [{', '.join(map(str, reversed(place)))}]" if place else "it"
-
-
-def _how_far(values: Sequence[Any]) -> tuple[str, bool]:
-    """Returns how far the elements that differ are apart, and whether rounding explains it."""
-    import numpy as np
-
-    many = len(values[0])
-    count = f"{plural(many, 'element')} differ{'s' if many == 1 else ''}"
-    kind = values[0].dtype.kind
-    if kind == "b":
-        return count, False
-    wide = [each.astype(np.complex128 if kind == "c" else np.float64) for each in values]
-    with np.errstate(all="ignore"):
-        if all(((wide[0] == b) | (np.isnan(wide[0]) & np.isnan(b))).all() for b in wide[1:]):
-            return f"{count} in bits only: NaNs of other bits, or -0.0 for 0.0", False
-        odd = np.any([np.isnan(each) for each in wide], axis=0)
-        gaps = [np.abs(a - b)[~odd] for a, b in itertools.combinations(wide, 2)]
-    text = count
-    if not odd.all():
-        text += f", by up to {float(np.max(gaps)):.4g}"
-    if odd.any():
-        return f"{text}; {format_count(int(odd.sum()))} of them NaN on some", False
-    ulps = [_ulps(a, b) for a, b in itertools.combinations(values, 2)]
-    known = [each for each in ulps if each is not None]
-    if len(known) < len(ulps) or max(known) > ROUNDING_ULPS:
-        return text, False
-    return f"{text} ({plural(max(known), 'unit')} in the last place)", True
-
-
-def _ulps(mine: Any, its: Any) -> int | None:
-    """Returns how many floats lie between, at most; None for what is no float."""
-    import numpy as np
-
-    if mine.dtype.kind not in "fV" or mine.dtype.itemsize not in (2, 4, 8):
-        return None
-    signed = np.dtype(f"i{mine.dtype.itemsize}")
-
-    def ordered(array: Any) -> Any:
-        bits = array.view(signed).astype(object if signed.itemsize == 8 else np.int64)
-        least = -(1 << (8 * signed.itemsize - 1))
-        return np.where(bits < 0, least - bits, bits)
-
-    if not (np.isfinite(mine.astype(np.float64)) & np.isfinite(its.astype(np.float64))).all():
-        return None
-    return int(np.abs(ordered(mine) - ordered(its)).max())
 
 
 def _holders(found: UnequalInput, group: tuple[int, ...]) -> str:
@@ -208,7 +94,7 @@ def describe(found: Sequence[UnequalInput], cell: int) -> str:
     others = len(first.groups) - len(groups)
     who = " ≠ ".join([*groups, *([f"{format_count(others)} more"] if others else [])])
     part = ", ".join(f"{start}:{stop}" for start, stop in first.index)
-    difference = f"; {first.difference}" if first.difference else ""
+    where = f" in [{part}]" if part else ""
     is_result = array.role == "result"
     given = {
         "argument": f", which {array.computation} was given{line}, is replicated, and its bytes",
@@ -217,8 +103,7 @@ def describe(found: Sequence[UnequalInput], cell: int) -> str:
     }[array.role]
     text = [
         f"Unequal {'result' if is_result else 'input'} in {cell_label(cell)}: {first.name} "
-        f"({array.type} · {array.layout}, {array.made}){given} differ: {who} in "
-        f"[{part}]{difference}.",
+        f"({array.type} · {array.layout}, {array.made}){given} differ: {who}{where}."
     ]
     if len(found) > 1:
         names = [each.name for each in found[1:MOST_NAMED]]
@@ -237,11 +122,6 @@ def describe(found: Sequence[UnequalInput], cell: int) -> str:
 def _of_result(first: UnequalInput) -> str:
     """Returns why the replicas of a result may differ, and what to do about it."""
     array = first.array
-    if first.is_rounding:
-        return (
-            "They differ by rounding: each device computed its own. `jax.lax.pmean` over the mesh "
-            "axes that are not in `out_specs` gives all the same."
-        )
     if "{maximal device=" in array.layout:
         return (
             "JAX called Python back (`jax.pure_callback`, say) for one device only, and only that "
@@ -278,11 +158,6 @@ def _of_input(first: UnequalInput) -> str:
         return (
             "The shards that it was made of differ, or are not in their places: make it of others."
         )
-    if first.is_rounding:
-        return (
-            "They differ by rounding: compute such an array in one computation over all processes "
-            "(`jax.jit(make, out_shardings=...)()`), not on each for itself."
-        )
     if first.by_device:
         return (
             "Devices of one process differ: what made it "
@@ -290,7 +165,8 @@ def _of_input(first: UnequalInput) -> str:
             "same, or shard it if each is to have its own."
         )
     return (
-        "Make it of the same data on every process (one seed, one file)."
+        "Make it of the same data on every process (one seed, one file), or in one computation "
+        "over all (`jax.jit(make, out_shardings=...)()`): several may round differently."
         + in_notebook(" `%spmd_push` sends the notebook's.")
         + " If each process is to have its own, make one sharded array of them: "
         "`jax.make_array_from_process_local_data`."

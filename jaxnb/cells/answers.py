@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from jaxnb.arrays import lying
-from jaxnb.cells.merge_bars import BarMerger
+from jaxnb.arrays.blocks import lying
 from jaxnb.cells.merge_output import StreamMerger
 from jaxnb.labels import Outputs, one_line
 from jaxnb.lockstep.divergence import NOTHING_RAN
@@ -73,7 +72,7 @@ def pieces(event: Event) -> list[Event]:
 def mergers(processes: tuple[int, ...], outputs: Outputs) -> dict[int, StreamMerger]:
     """Returns who merges what, by process index."""
     if outputs == "merged":
-        return dict.fromkeys(processes, BarMerger(processes))
+        return dict.fromkeys(processes, StreamMerger(processes))
     shown = processes if outputs == "all" else processes[:1]
     return {index: StreamMerger([index]) for index in shown}
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxnb.arrays import each_its_own
+from jaxnb.arrays.blocks import each_its_own
 from jaxnb.arrays.card_array import (
     array_card,
     array_facts,
     array_pictures,
     array_type,
-    preview_text,
     replicas_differ_card,
 )
+from jaxnb.arrays.draw_text import preview_text
 from jaxnb.cells.result import Agreement, CellResult, ProcessResult
 from jaxnb.display.blocks import Either, Facts, Fold, Note, Shown
 from jaxnb.display.card import NOTHING, Card, by_process_block, card_of, stacked
@@ -71,9 +71,8 @@ def _same_card(result: CellResult, array: ArrayInfo | None) -> Card:
     if info.digest and len(result.per_process) > 1:
         facts.append(info.digest_note)
     facts = [fact for fact in facts if fact]
-    value = Either([Shown(view)], view.text or f"<{info.type_name}>")
-    card = card_of(value, Facts(facts, look="small", before="— "))
-    return stacked([card, picture]) if picture is not NOTHING else card
+    value = Shown(replace(view, text=view.text or f"<{info.type_name}>"))
+    return stacked([card_of(value, Facts(facts, look="small", before="— ")), picture])
 
 
 def _not_run_note(result: CellResult, array: ArrayInfo) -> str:

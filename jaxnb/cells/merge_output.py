@@ -135,7 +135,6 @@ class LineLimiter:
         return replace(line, text=f"{kept}{reset}… {format_count(excess)} characters not shown")
 
 
-__all__ = ["LineLimiter", "MergedLine", "StreamMerger", "merged_again"]
 IN_STEP_SECONDS = 0.5
 """A process that wrote something so recently is on its way, and will say the line soon."""
 

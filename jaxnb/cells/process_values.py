@@ -10,7 +10,8 @@ from typing import Any
 
 import jax
 
-from jaxnb.arrays import differing, process_describe, process_packing
+from jaxnb.arrays import process_describe, process_packing
+from jaxnb.arrays.blocks import differing
 from jaxnb.arrays.lost import LostArray
 from jaxnb.arrays.process_canonical import MAX_VISITED, TooManyError, in_one_order
 from jaxnb.model.arrays import MAX_DIGEST_BYTES

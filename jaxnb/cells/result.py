@@ -10,7 +10,7 @@ from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
-from jaxnb.arrays import differing, lying, merged
+from jaxnb.arrays.blocks import differing, lying, merged
 from jaxnb.arrays.lost import Gather, PerProcess, unpickle
 from jaxnb.callers import levels_to_caller
 from jaxnb.errors import DivergenceWarning, JaxnbError, UsageError

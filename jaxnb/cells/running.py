@@ -346,7 +346,6 @@ class RunningCell:
             match event:
                 case Question():
                     self.questions.append(event)
-                    self._is_merged = False  # to show lines anew would take away what is typed
                 case Display(index, output):
                     self.shown_at = time.monotonic()
                     self._to_sink(lambda sink, i=index, o=output: sink.display(i, o))  # type: ignore[misc]
@@ -437,7 +436,6 @@ class RunningCell:
         self._show_live()
         if self._is_merged and (again := merged_again(self._shown, min(self._processes))):
             self._shown = again
-            self._to_sink(lambda sink: sink.replace_lines(again))
         for text in dropped_texts(self._dropped.values()):
             self.notice(text)
         return Collected(

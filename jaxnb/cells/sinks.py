@@ -32,9 +32,6 @@ class OutputSink(Protocol):
     def lines(self, lines: list[MergedLine]) -> None:
         """Takes lines that are final."""
 
-    def replace_lines(self, lines: list[MergedLine]) -> None:
-        """Takes all lines of the cell once more, at its end: fewer, as more were merged."""
-
     def live(self, lines: list[MergedLine]) -> None:
         """Takes the lines that are being rewritten now, all of them; they are not final."""
 
@@ -64,9 +61,6 @@ class NoSink:
         """Does nothing."""
 
     def lines(self, lines: list[MergedLine]) -> None:
-        """Does nothing."""
-
-    def replace_lines(self, lines: list[MergedLine]) -> None:
         """Does nothing."""
 
     def live(self, lines: list[MergedLine]) -> None:

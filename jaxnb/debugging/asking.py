@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from jaxnb.compat import ipykernel
 from jaxnb.compat.ipykernel import KernelBox
 from jaxnb.labels import ranks_label
-from jaxnb.model.cells import Inputs
 from jaxnb.wire.messages import Question
 
 TWIN_SECONDS = 0.25
@@ -55,16 +54,12 @@ class Asked:
 class QuestionQueue:
     """Puts questions in order, and those together that get the same answer.
 
-    With ``"same"`` the n-th answer to a prompt goes to each process that asks it for the n-th time,
+    The n-th answer to a prompt goes to each process that asks it for the n-th time,
     whenever it does: so nobody waits for processes that may never ask. A debugger's prompts are of
     its process alone; one debugger is asked until it ends, then the next.
-
-    Args:
-        mode: ``"same"``, or ``"each"``: each question is asked by itself.
     """
 
-    def __init__(self, mode: Inputs) -> None:
-        self._mode = mode
+    def __init__(self) -> None:
         self._times: Counter[tuple[int, str, bool]] = Counter()
         self._answers: dict[_Key, str | None] = {}
         self._turn: tuple[int, float] | None = None  # whose debugger was answered, and until when
@@ -81,7 +76,7 @@ class QuestionQueue:
             self._turn = None
             return None
         key = None
-        if self._mode == "same" and not question.alone:
+        if not question.alone:
             asks = (question.process_index, question.prompt, question.hidden)
             self._times[asks] += 1
             key = _Key(question.prompt, question.hidden, self._times[asks])
@@ -202,7 +197,6 @@ class Asker:
     """Asks one question at a time, and never waits: the cell is looked after meanwhile.
 
     Args:
-        mode: Who gets an answer, as for :class:`QuestionQueue`.
         send: Reaches the processes.
         is_shown: What the cell prints is shown: a debugger needs that.
 
@@ -210,8 +204,8 @@ class Asker:
         seconds: For how long processes have waited for answers: no time-out counts it.
     """
 
-    def __init__(self, mode: Inputs, send: Send, *, is_shown: bool) -> None:
-        self._queue = QuestionQueue(mode)
+    def __init__(self, send: Send, *, is_shown: bool) -> None:
+        self._queue = QuestionQueue()
         self._send, self._is_shown = send, is_shown
         self._current: Asked | None = None
         self._box: KernelBox | TerminalBox | None = None

@@ -191,7 +191,8 @@ class Box:
     Attributes:
         lines: The lines in it.
         colors: Its owners' colours, side by side.
-        title: Its tooltip.
+        title: Its tooltip; as text, its line in a grid that is too wide.
+        text: What stands in it as text.
         stacked: Several devices have one.
         chips: Above the lines, words in colours of their own.
     """
@@ -199,29 +200,26 @@ class Box:
     lines: Sequence[str]
     colors: Sequence[str]
     title: str
+    text: str
     stacked: bool = False
     chips: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Boxes in rows and columns; only in HTML.
+    """Boxes in rows and columns; as text a table, or a line for each box where it is too wide.
 
     Attributes:
         boxes: By row; None where there is none.
         captions: What stands above, by line.
         columns: What stands above each column.
         rows: What stands left of each row.
-        widths: Of the columns, in pixels.
-        heights: Of the rows, in pixels.
     """
 
     boxes: Sequence[Sequence[Box | None]]
     captions: Sequence[str] = ()
     columns: Sequence[str] = ()
     rows: Sequence[str] = ()
-    widths: Sequence[int] = ()
-    heights: Sequence[int] = ()
 
 
 MARK_COLOR = "#D55E00"

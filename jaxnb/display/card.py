@@ -15,15 +15,24 @@ from jaxnb.labels import processes_label, ranks_label
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a cell or a magic shows.
+    """What a cell or a magic shows: blocks, rendered when they are asked for.
 
     Attributes:
-        html: For front ends that take HTML; safe, as :mod:`jaxnb.display.markup` escapes.
-        text: The same for terminals, at most about 80 columns where its content allows.
+        sections: Blocks from top to bottom, each group with a tone; ``"warn"`` and ``"error"`` have
+            a coloured edge in HTML.
     """
 
-    html: str
-    text: str
+    sections: tuple[tuple[tuple[Block, ...], Tone], ...] = ()
+
+    @property
+    def html(self) -> str:
+        """For front ends that take HTML; safe, as :mod:`jaxnb.display.markup` escapes."""
+        return "".join(html_of(blocks, tone) for blocks, tone in self.sections)
+
+    @property
+    def text(self) -> str:
+        """The same for terminals, at most about 80 columns where its content allows."""
+        return text_of(block for blocks, _ in self.sections for block in blocks)
 
     def __str__(self) -> str:
         return self.text
@@ -32,18 +41,13 @@ class Card:
         return {"text/html": self.html, "text/plain": self.text}
 
 
-NOTHING = Card("", "")
+NOTHING = Card()
 """A card that shows nothing."""
 
 
 def card_of(*blocks: Block, tone: Tone = "") -> Card:
-    """Returns the card of blocks, from top to bottom.
-
-    Args:
-        *blocks: The blocks.
-        tone: In HTML it has a coloured edge: ``"warn"`` or ``"error"``.
-    """
-    return Card(html_of(blocks, tone), text_of(blocks))
+    """Returns the card of blocks, from top to bottom, with a tone."""
+    return Card(((blocks, tone),))
 
 
 def line_card(text: str) -> Card:
@@ -53,11 +57,7 @@ def line_card(text: str) -> Card:
 
 def stacked(cards: Iterable[Card]) -> Card:
     """Returns one card with the content of several, from top to bottom."""
-    known = [card for card in cards if card.html or card.text]
-    return Card(
-        "".join(card.html for card in known),
-        "\n".join(card.text for card in known if card.text),
-    )
+    return Card(tuple(section for card in cards for section in card.sections))
 
 
 def by_process_block(

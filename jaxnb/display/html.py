@@ -216,25 +216,20 @@ def _grid(grid: b.Grid) -> Html:
     rows = []
     if grid.columns:
         corner = [tag("td", style=_AROUND)] if grid.rows else []
-        heads = (
-            tag("th", text, style=f"{_AROUND};text-align:center{_px('width', width)}")
-            for text, width in zip_longest(grid.columns, grid.widths)
-        )
+        heads = (tag("th", text, style=f"{_AROUND};text-align:center") for text in grid.columns)
         rows.append(tag("tr", *corner, *heads, style=_PLAIN_ROW))
-    for boxes, name, height in zip_longest(grid.boxes, grid.rows, grid.heights):
-        style = f"{_AROUND};text-align:right{_px('height', height)}"
-        label = [] if name is None else [tag("th", name, style=style)]
+    for boxes, name in zip_longest(grid.boxes, grid.rows):
+        label = [] if name is None else [tag("th", name, style=f"{_AROUND};text-align:right")]
         rows.append(tag("tr", *label, *map(_box, boxes), style=_PLAIN_ROW))
     style = "border-collapse:separate;border-spacing:2px;border:0;margin:0"
     return together(*captions, tag("table", tag("tbody", *rows), style=style))
 
 
-def _px(name: str, pixels: int | None) -> str:
-    return f";{name}:{pixels}px" if pixels else ""
-
-
 _CHIP = "padding:0 3px;margin:0 1px;background:"
-_BOX = "padding:1px 3px;text-align:center;font-size:11px;white-space:nowrap;background:"
+_BOX = (
+    "width:16px;height:16px;padding:1px 3px;text-align:center;font-size:11px;white-space:nowrap;"
+    "background:"
+)
 
 
 def _box(box: b.Box | None) -> Html:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise, zip_longest
 
 from jaxnb.display import blocks as b
+from jaxnb.labels import one_line, plural
 
 WIDTH = 80
 """Columns that text variants are made for."""
@@ -163,7 +164,9 @@ def _text(block: b.Block) -> str:
         case b.Shown():
             return block.view.text
         case b.Progress():
-            return f"{block.doing} {' · '.join(block.facts)}"
+            return _progress(block)
+        case b.Grid():
+            return _grid(block)
         case b.Fold():
             return text_of([block.summary, *block.blocks])
         case b.Beside():
@@ -171,6 +174,36 @@ def _text(block: b.Block) -> str:
         case b.Either():
             return block.text
     return ""  # a picture
+
+
+_BAR_WIDTH = 20
+
+
+def _progress(progress: b.Progress) -> str:
+    filled = round(progress.percent / 100 * _BAR_WIDTH)
+    bar = "█" * filled + "░" * (_BAR_WIDTH - filled)
+    tail = f" {bar} {' · '.join(progress.facts)}"
+    return one_line(progress.doing, max(12, WIDTH - 1 - len(tail))) + tail
+
+
+_MOST_LINES = 40
+_MOST_LISTED = 16
+
+
+def _grid(grid: b.Grid) -> str:
+    cells = ([box.text if box else "…" for box in line] for line in grid.boxes)
+    rows = [[name, *line] for name, line in zip_longest(grid.rows, cells, fillvalue="")]
+    if not rows:
+        return ""
+    if grid.columns:
+        rows.insert(0, ["", *grid.columns])
+    lines = text_table(rows, ">" + "<" * (len(rows[0]) - 1)).split("\n")
+    if len(lines) > _MOST_LINES or max(map(len, lines)) > WIDTH:
+        titles = [middle(box.title, WIDTH - 2) for line in grid.boxes for box in line if box]
+        lines = [f"  {title}" for title in titles[:_MOST_LISTED]]
+        if len(titles) > _MOST_LISTED:
+            lines.append(f"  … {plural(len(titles) - _MOST_LISTED, 'more place')}")
+    return "\n".join([*(f"  {middle(caption, WIDTH - 2)}" for caption in grid.captions), *lines])
 
 
 def facts_text(facts: b.Facts) -> str:

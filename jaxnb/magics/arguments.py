@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NoReturn, get_args
 
-from jaxnb.arrays import parse_spec
+from jaxnb.arrays.specs import parse as parse_spec
 from jaxnb.errors import UsageError
 from jaxnb.labels import Outputs
-from jaxnb.model.cells import Inputs
 from jaxnb.options import CHECKS, COLLECTIVES, LAUNCHERS, PLATFORMS, default_launcher, suggest
 
 FIRST_WORD = ""
@@ -208,8 +207,6 @@ def cell_parser(magic: str) -> MagicParser:
     _add(parser, "--infs", action="store_true", help="the same for NaN and Inf")
     _add(parser, "--outputs", choices=get_args(Outputs), default="merged",
          help="merge equal lines (default), show all, or the first process's")  # fmt: skip
-    _add(parser, "--input", choices=get_args(Inputs), default="same",
-         help="an input() asks once for all that ask the same (default), or each asks")  # fmt: skip
     _add(parser, "--time", action="store_true",
          help="run it again for about a second (3 to 1000 times), and show the times")  # fmt: skip
     _add(parser, "--repeats", type=int, metavar="N",

@@ -44,7 +44,6 @@ class CardView:
         self._outputs = outputs
         self._since = time.strftime("%H:%M:%S")
         self._holder = holder
-        self._notices: list[MergedLine] = []
         self._limiter = LineLimiter(head=0, tail=LINES_SHOWN, holder=holder)
         self._columns = card_value.DisplayColumns()
         self._first = 0
@@ -61,11 +60,6 @@ class CardView:
         self._limiter.feed(lines)
         self._place.offer(self._card)
 
-    def replace_lines(self, lines: list[MergedLine]) -> None:
-        """Shows the last of these instead."""
-        self._limiter = LineLimiter(head=0, tail=LINES_SHOWN, holder=self._holder)
-        self.lines([*lines, *self._notices])
-
     def live(self, lines: list[MergedLine]) -> None:
         """Does nothing: the final state comes as a line."""
 
@@ -75,8 +69,7 @@ class CardView:
 
     def notice(self, text: str) -> None:
         """Shows a sentence of jaxnb's own."""
-        self._notices.append(MergedLine("stderr", frozenset(), f"jaxnb: {text}"))
-        self.lines(self._notices[-1:])
+        self.lines([MergedLine("stderr", frozenset(), f"jaxnb: {text}")])
 
     def waits(self, waits: Waits) -> None:
         """Shows where all processes wait."""

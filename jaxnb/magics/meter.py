@@ -46,7 +46,7 @@ class TransferMeter:
         self.moving_seconds = 0.0
 
     @contextmanager
-    def __call__(self, label: str, total_bytes: int) -> Iterator[Ticker]:
+    def __call__(self, doing: str, total_bytes: int) -> Iterator[Ticker]:
         """Shows one transfer; gives what takes the number of bytes done."""
         from jaxnb.arrays import card_transfer
 
@@ -63,7 +63,7 @@ class TransferMeter:
             show_at = now + LIVE_SECONDS
             with suppress(Exception):  # a front end that fails must not end the transfer
                 self._place.show(
-                    card_transfer.transfer_card(label, done_bytes, total_bytes, now - started)
+                    card_transfer.transfer_card(doing, done_bytes, total_bytes, now - started)
                 )
 
         try:

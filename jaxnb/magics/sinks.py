@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 import time
 import uuid
-from collections import deque
-from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -105,9 +103,6 @@ class Sink(SaysWaits):
         """Shows lines, up to a limit; what is not shown is counted and said at the end."""
         self._write(self._limiter.feed(lines))
 
-    def replace_lines(self, lines: list[MergedLine]) -> None:
-        """Does nothing: what a terminal has shown stays."""
-
     def live(self, lines: list[MergedLine]) -> None:
         """Shows lines that are being rewritten."""
 
@@ -152,7 +147,6 @@ class NotebookSink(Sink):
 
     Args:
         ids: The notebook's names for displays.
-        is_whole: Nothing but this shows output in the notebook's cell, so that it can be replaced.
         folds: Lines are shown at the end, a click away: what the compiler logs, say.
     """
 
@@ -161,18 +155,12 @@ class NotebookSink(Sink):
         ids: DisplayIds | None = None,
         holder: str = "spmd.last_result",
         *,
-        is_whole: bool = False,
         folds: bool = False,
     ) -> None:
         super().__init__(ids, holder)
-        self._is_whole = is_whole
         self._folds = folds
         if folds:
             self._limiter = LineLimiter(head=0, holder=self._holder)
-        self._has_begun = False
-        self._own_lines = 0  # of the first process
-        self._between: list[tuple[int, str | int]] = []  # after so many: a notice, or which display
-        self._last_waits: Waits | None = None
         self._live, self._waits = Place(), Place()
         self._cleared_by_next = False
 
@@ -180,68 +168,24 @@ class NotebookSink(Sink):
         """Shows lines, up to a limit; what is not shown is counted and said at the end."""
         if lines:
             self._clear_if_asked()
-        self._own_lines += sum(self._first in line.processes for line in lines)
         super().lines(lines)
-
-    def replace_lines(self, lines: list[MergedLine]) -> None:
-        """Shows all once more in the place of what the cell has shown, if that can be replaced."""
-        if self._folds:
-            self._limiter = LineLimiter(head=0, holder=self._holder)
-            self.lines(lines)
-        if not self._is_whole:
-            return
-        clear_output(wait=True)
-        self._live.leave()
-        between, own, ready = deque(self._between), 0, list[MergedLine]()
-        for line in lines:
-            is_own = self._first in line.processes
-            while is_own and between and between[0][0] <= own:
-                self._write(ready)
-                ready = []
-                self._show_between(between.popleft()[1])
-            own += is_own
-            ready.append(self._limiter.cut(line))
-        self._write(ready)
-        for _, each in between:
-            self._show_between(each)
-        if self._last_waits is not None:
-            self._waits.leave()
-            self.waits(self._last_waits)
 
     def _is_red(self, line: MergedLine) -> bool:
         return super()._is_red(line) and not is_bar(line)
 
-    def _show_between(self, each: str | int) -> None:
-        if isinstance(each, str):
-            display(notice_card(each))
-        else:
-            output = self._columns[self._first][each]
-            self._ids.publish(self._first, replace(output, update=False))
-
     def notice(self, text: str) -> None:
         """Shows a sentence of jaxnb's own."""
-        self._between.append((self._own_lines, text))
         display(notice_card(text))  # standard error would be a red box, and not all of it is bad
-
-    def begin(self, processes: tuple[int, ...]) -> None:
-        """Takes which processes run the cell."""
-        self._is_whole &= not self._has_begun  # a timed cell runs again
-        self._has_begun = True
-        super().begin(processes)
 
     def display(self, process_index: int, output: RichOutput) -> None:
         """Shows a rich output of the first process; one of another is kept."""
         if process_index == self._first:
             self._clear_if_asked()
-        known = len(self._columns.get(self._first, ()))
         super().display(process_index, output)
-        if len(self._columns.get(self._first, ())) > known:
-            self._between.append((self._own_lines, known))
 
     def clear(self, process_index: int, wait: bool) -> None:
         """Clears what the cell has shown, if it is the first process that asks."""
         if process_index == self._first:
-            self._is_whole = False  # of what it had shown
             for output in self._columns.get(process_index, ()):
                 if output.display_id is not None:
                     self._ids.forget(process_index, output.display_id)
@@ -280,7 +224,6 @@ class NotebookSink(Sink):
         """Shows where processes wait, in a place of its own."""
         from jaxnb.cells import card_waits
 
-        self._last_waits = waits
         self._waits.show(card_waits.waits_card(waits))
         if waits.has_ended and not waits.is_neutral:
             self._waits.leave()  # who waits again does so below

@@ -210,7 +210,6 @@ class SpmdMagics(SessionMagics):
             "cell": self.shell.displayhook.prompt_count,
             "first_line": first_line,
             "outputs": asked.outputs,
-            "input": asked.input,
             "time": asked.time or asked.repeats is not None,
             "repeats": asked.repeats,
         }
@@ -234,8 +233,7 @@ class SpmdMagics(SessionMagics):
     def _run_now(
         self, session: Session, code: str, settings: dict[str, Any], asked: argparse.Namespace
     ) -> None:
-        holder, is_whole = f"spmd.results[{settings['cell']}]", settings["first_line"] == 2
-        sink = sink_for(self.shell, self._ids, holder, is_whole=is_whole)
+        sink = sink_for(self.shell, self._ids, f"spmd.results[{settings['cell']}]")
         try:
             with plain_interrupt("Interrupted."), sink:
                 if self._told_of_autoreload is not session and reloads_modules(self.shell):

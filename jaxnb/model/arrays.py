@@ -73,7 +73,7 @@ class ArrayInfo:
             describing process's own have digests.
         corner: What this process holds of the array's corners: pairs of a global index and
             the element there as text. The corners are the first and last
-            :data:`jaxnb.arrays.EDGE_ITEMS` along each dimension.
+            :data:`jaxnb.arrays.blocks.EDGE_ITEMS` along each dimension.
         deleted: The buffer was donated or deleted; the other fields still hold.
         host_dtype: Name of the dtype that its elements have in NumPy: the same, except that
             PRNG keys are ``"uint32"`` words.
@@ -87,6 +87,8 @@ class ArrayInfo:
             is not known.
         gone: The processes on which it was deleted or donated, or that are dead, where others still
             hold their parts.
+        axes: For each dimension the mesh axes that split it; None without a mesh.
+        unreduced: The mesh axes over which the devices hold summands of the elements.
     """
 
     shape: tuple[int, ...]
@@ -107,6 +109,8 @@ class ArrayInfo:
     suspect: str = ""
     source: Argument | None = None
     gone: tuple[int, ...] = ()
+    axes: tuple[tuple[str, ...], ...] | None = None
+    unreduced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -113,9 +113,6 @@ class Inspected:
 
 StreamName = Literal["stdout", "stderr"]
 
-Inputs = Literal["same", "each"]
-"""Who gets an answer to `input()`: all processes that ask the same, or each its own."""
-
 
 @dataclass(frozen=True)
 class ValueInfo:
@@ -227,7 +224,6 @@ class CellRequest:
         check_nans: Look for the first NaN in what it computes, or NaN and Inf.
         script: What is run in the place of ``code``. All that it writes is handed on, and nothing
             of that is kept.
-        input: Who gets an answer to `input()`.
     """
 
     cell: int
@@ -243,7 +239,6 @@ class CellRequest:
     serial: int = 0
     check_nans: CheckNans = False
     script: Script | None = None
-    input: Inputs = "same"
 
 
 @dataclass(frozen=True)

@@ -389,7 +389,6 @@ class DigestedArray:
         origin: The number of what made it.
         made: Where it came from, in words.
         type: ``"float32[4, 8]"``.
-        dtype: The elements' dtype in NumPy.
         layout: Its spec, or its sharding.
         parts: The parts that several devices hold.
         role: Why it was digested.
@@ -406,7 +405,6 @@ class DigestedArray:
     origin: int
     made: str
     type: str
-    dtype: str
     layout: str
     parts: tuple[ReplicaPart, ...]
     role: Role = "argument"
@@ -428,18 +426,12 @@ class UnequalInput:
         index: The first part of it that differs.
         groups: Who holds the same there: processes, or devices if those of one process differ.
         by_device: Whether ``groups`` are device ids.
-        difference: Where and by how much they differ, in words; empty if that is not known.
-        is_rounding: Whether they differ by so little that rounding explains it.
-        parts: How many parts of it several devices hold.
     """
 
     array: DigestedArray
     index: Index
     groups: tuple[tuple[int, ...], ...]
     by_device: bool = False
-    difference: str = ""
-    is_rounding: bool = False
-    parts: int = 1
 
     @property
     def name(self) -> str:

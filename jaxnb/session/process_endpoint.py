@@ -97,22 +97,6 @@ def digested(process: ThisProcess) -> list[DigestedArray]:
     return process.recorder.replicas.digested()
 
 
-def chunks(process: ThisProcess, place: int, device: int) -> tuple[int, list[str]]:
-    """Returns the size of a replica's pieces in bytes and their digests; none if it is gone.
-
-    Args:
-        process: This process.
-        place: Which of the arrays that it has digested.
-        device: On which of its devices.
-    """
-    return process.recorder.replicas.chunks(place, device)
-
-
-def piece(process: ThisProcess, place: int, device: int, start: int, stop: int) -> bytes:
-    """Returns bytes of a replica; none if it is gone. See :func:`chunks`."""
-    return process.recorder.replicas.piece(place, device, start, stop)
-
-
 class Call(NamedTuple):
     """A call as it was when it was looked at.
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from jaxnb.arrays import placing, unequal
+from jaxnb.arrays import unequal
+from jaxnb.arrays.blocks import placing
 from jaxnb.arrays.lost import Gather
 from jaxnb.arrays.pulling import CellKey, Puller
 from jaxnb.cells.answers import place_of
@@ -25,7 +26,6 @@ from jaxnb.model.dispatches import (
     Argument,
     Cause,
     Difference,
-    DigestedArray,
     Dispatch,
     Divergence,
     ProgramDifference,
@@ -45,9 +45,6 @@ from jaxnb.wire.sentinels import TOLD, Sentinels
 DIGEST_SECONDS = 30.0
 """A process that is asked for digests of arrays' bytes, or for their names, reads much memory."""
 
-MOST_LOOKED_INTO = 1
-"""Of so many unequal arrays it is found out where they differ; of the others, that they do."""
-
 
 def unequal_inputs(replies: Mapping[int, CellReply], sentinels: Sentinels) -> list[UnequalInput]:
     """Returns the replicated arrays that a cell was to compute with, and that are not equal.
@@ -59,46 +56,7 @@ def unequal_inputs(replies: Mapping[int, CellReply], sentinels: Sentinels) -> li
     if not unequal.differ({i: reply.replicas for i, reply in replies.items()}):
         return []
     digested = sentinels.ask(replies, f"{TOLD}.digested", seconds=DIGEST_SECONDS)
-    found = unequal.unequal_inputs(digested)
-    for i, each in enumerate(found[:MOST_LOOKED_INTO]):
-        found[i] = _looked_into(each, digested, sentinels)
-    return found
-
-
-def _looked_into(
-    found: UnequalInput, digested: Mapping[int, list[DigestedArray]], sentinels: Sentinels
-) -> UnequalInput:
-    """Finds out where an array's replicas differ, if they are still there."""
-    holders: dict[str, tuple[int, int, int]] = {}
-    for process, arrays in digested.items():
-        for place, array in enumerate(arrays):
-            if array.key == found.array.key:
-                for part in array.parts:
-                    if part.index == found.index:
-                        for device, digest in part.digests:
-                            holders.setdefault(digest, (process, place, device))
-    order = sorted(holders.values(), key=lambda held: _group_of(found, held[0], held[2]))
-    if len(order) < 2:
-        return found
-
-    def ask(function: str, held: tuple[int, int, int], default: Any, **data: int) -> Any:
-        process, place, device = held
-        told = {"place": place, "device": device, **data}
-        name = f"{TOLD}.{function}"
-        return sentinels.ask([process], name, seconds=DIGEST_SECONDS, **told).get(process, default)
-
-    chunks = [ask("chunks", each, (0, [])) for each in order]
-    where = unequal.first_difference(chunks)
-    if where is None:
-        return found
-    start, stop = where
-    pieces = [ask("piece", each, b"", start=start, stop=stop) for each in order]
-    return unequal.with_difference(found, where[0], pieces, is_all=len(chunks[0][1]) == 1)
-
-
-def _group_of(found: UnequalInput, process: int, device: int) -> int:
-    member = device if found.by_device else process
-    return next((i for i, group in enumerate(found.groups) if member in group), len(found.groups))
+    return unequal.unequal_inputs(digested)
 
 
 def value_apart(replies: Mapping[int, CellReply]) -> str:

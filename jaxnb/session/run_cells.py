@@ -197,8 +197,7 @@ class Cells:
 
     def _wait(self, running: RunningCell, timeout: float | None) -> tuple[Collected, Supervisor]:
         """Waits for a cell; returns what was sent, and how the wait ended."""
-        asks, send = running.request.input, self._life.sentinels.ask
-        asker = Asker(asks, send, is_shown=running.is_shown)
+        asker = Asker(self._life.sentinels.ask, is_shown=running.is_shown)
         supervisor = Supervisor(self._reach, running, timeout, asker)
         try:
             while supervisor.go_on():

@@ -14,12 +14,12 @@ from jaxnb.compiled.comparison import Comparison
 from jaxnb.labels import Outputs
 from jaxnb.launch.deaths import Death
 from jaxnb.lockstep.settings import KnownSettings
-from jaxnb.model.cells import CellRequest, Inputs
+from jaxnb.model.cells import CellRequest
 from jaxnb.model.dispatches import CheckMode, Recording
 from jaxnb.model.group import SessionState, Whereabouts
 from jaxnb.model.insight import CheckNans
 from jaxnb.model.scripts import Script
-from jaxnb.options import StartOptions, one_of_checks, one_of_inputs, one_of_nans, process_indices
+from jaxnb.options import StartOptions, one_of_checks, one_of_nans, process_indices
 from jaxnb.profile.timelines import CellTimeline
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session.group import Life
@@ -214,7 +214,6 @@ class Session(Transfers):
         cell: int | None = None,
         first_line: int = 1,
         outputs: Outputs = "merged",
-        input: Inputs = "same",
         interrupted: threading.Event | None = None,
         aside: str = "",
         time: bool = False,
@@ -237,7 +236,6 @@ class Session(Transfers):
             cell: The number to give it; counted by the session by default.
             first_line: The line number of the first line of ``code`` in tracebacks.
             outputs: ``"merged"``, ``"all"`` or ``"first"``: what the sink gets of equal lines.
-            input: An answer to ``input()`` is for all that ask the ``"same"``, or ``"each"`` asks.
             interrupted: Interrupts this run once it is set; it is cleared as processes are told.
             aside: What is shown in place of the code, an expression that is noted nowhere.
             time: Run it, then again for about a second, and time each call: ``result.timing``. It
@@ -262,7 +260,6 @@ class Session(Transfers):
             aside=aside,
             pitfalls=self.options.pitfalls,
             check_nans=one_of_nans(check_nans),
-            input=one_of_inputs(input),
             calls=calls_of(repeats) if time else 0,
             script=script,
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jaxnb.arrays import each_its_own, merged, placing
+from jaxnb.arrays.blocks import each_its_own, merged, placing
 from jaxnb.arrays.layout import ArrayLayout
 from jaxnb.arrays.moving import Meter, Mover, no_meter, request_for
 from jaxnb.arrays.paths import parse_path

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 from playwright.sync_api import Locator, expect
 
@@ -72,20 +69,12 @@ def test_help_hints_and_auto(lab_page: OpenLab) -> None:
 
 
 @pytest.mark.rotates
-def test_lines_bars_errors_pictures_and_comparisons(lab_page: OpenLab, tmp_path: Path) -> None:
-    pull, gate = "%spmd_pull model", tmp_path / "gate"
-    far_apart = f"%%spmd\nif process_index: open({str(gate)!r}).read()\nprint('far')"
-    os.mkfifo(gate)
-    shown = [far_apart, BARS, WIDGET, FAILS, REPLICATED, MODEL, pull, COMPARE, PLOT]
+def test_lines_bars_errors_pictures_and_comparisons(lab_page: OpenLab) -> None:
+    pull = "%spmd_pull model"
+    shown = [BARS, WIDGET, FAILS, REPLICATED, MODEL, pull, COMPARE, PLOT]
     lab = lab_page([*START, MAKE, *shown])
     for position in range(3):
         lab.run(position)
-    apart = lab.cell(far_apart)
-    apart.start()
-    apart.wait_for_line("far", [0])
-    gate.write_text("")
-    apart.wait()
-    assert [line for line in apart.lines if "far" in line] == ["[0-1] far"]
 
     bars = lab.run(BARS)
     assert "3/3" in bars.text

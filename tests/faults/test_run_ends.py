@@ -138,7 +138,7 @@ ROWS = {
     "a progress bar": Row(
         "from arrays import *\nfrom tqdm import tqdm\n"
         "for step in tqdm(range(3), desc='a'):\n    total(x)",
-        err=("[0-1] a: 100%|██████████| 3/3 [",),
+        err=("a: 100%|██████████| 3/3 [",),
     ),
     "a breakpoint": Row(
         "import jax\nif jax.process_index() == 0: breakpoint()",

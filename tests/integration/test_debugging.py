@@ -55,12 +55,6 @@ def test_an_answer_goes_to_all_processes_that_ask_the_same(patient: AskedKernel)
     assert who_wrote(ran.text.splitlines(), "('a', 'b')") == [0, 1]
 
 
-def test_each_process_asks_for_its_own(patient: AskedKernel) -> None:
-    ran = patient.run("%%spmd --input each\nprint(input('name? '))", "a", "b")
-    assert ran.prompts == ["[0] name? ", "[1] name? "]
-    assert sorted(ran.text.splitlines()) == ["[0] a", "[1] b"]
-
-
 def test_one_process_may_ask_alone_and_hide_what_is_typed(kernel: AskedKernel) -> None:
     code = "%%spmd\nimport getpass\nif process_index == 1:\n    print(getpass.getpass())"
     ran = kernel.run(code, "secret")

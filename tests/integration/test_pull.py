@@ -388,7 +388,7 @@ def test_large_values_of_cells_are_fetched(session: Session) -> None:
     assert_same(tree["far"], whole((8, 6)))
     mine = result.per_process[2].value
     assert_same(mine[0], np.arange(1 << 19))
-    with pytest.raises(JaxnbError, match=r"comes from process 2: "):
+    with pytest.raises(JaxnbError, match="another value"):
         np.asarray(mine[2]["far"])
     assert_same(mine[2]["far"][4:6], whole((8, 6))[4:6])  # what process 2 has
 
@@ -966,8 +966,8 @@ def test_parts_that_are_lost(make_session: Callable[..., Session]) -> None:
 
     os.kill(session.processes[0].pid, signal.SIGKILL)
     with pytest.raises(JaxnbError, match=(
-        r"1 part of `x`, \[0:512, 0:512\], cannot be pulled: process 0, .*"
-        r"Its slice \[512:1024\] can still be pulled"
+        r"1 part of `x`, \[0:512, 0:512\], cannot be pulled: process 0 .*"
+        r"Slices of the other parts can still be pulled"
     )):  # fmt: skip
         until_the_death_is_known()
     assert lazy[512:1024].sum() == 512 * 512
@@ -1052,8 +1052,8 @@ def test_part_of_a_global_array(session: Session) -> None:
     )
     assert_same(part[2:6], whole((8, 6))[2:6])
     with pytest.raises(JaxnbError, match=(
-        r"`x` comes from processes 1-2: only processes 1-2 were asked, .*"
-        r"Leave out `--ranks 1-2`"
+        r"2 parts of `x`, the first \[0:2, 0:6\], cannot be pulled: processes 0,3 were not asked"
+        r".*Leave out `--ranks 1-2`"
     )):  # fmt: skip
         np.asarray(part)
     assert_same(session.pull("y", ranks=[3]), whole((8, 6)))
@@ -1140,13 +1140,10 @@ def test_of_an_array_only_slices(session: Session, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("x.shape", r"notebook has of an array: type `spmd\.pull\('x'\)\.shape`\. Nothing"),
-        ("x[2:].shape[0]", r"type `spmd\.pull\('x\[2:\]'\)\.shape\[0\]`"),
-        ("x.sharding", r"\.sharding`; `spmd\.layout\('x'\)` is a picture"),
+        ("x.shape", r"What `spmd\.pull\('x'\)` returns has its shape, .*Nothing was moved"),
+        ("x[2:].shape[0]", r"What `spmd\.pull\('x\[2:\]'\)` returns has its shape"),
         ("x[1.5]", r"would have to compute"),
-        ("x.sum", r"cannot give the method `x\.sum`: type `spmd\.run\('x\.sum\(\)'\)\.value`"),
-        ("x.shap", r"have no `x\.shap`, as arrays have no such attribute. Did you mean 'shape'\?"),
-        ("x.addressable_shards[0].data", r"type `spmd\.pull\('x'\)\.shards` for what each"),
+        ("x.sum", r"would have to compute .*type `spmd\.run\('x\.sum'\)\.value`"),
         ("x[1.5:]", r"`x\[1.5:\]`: slice indices must be integers"),
     ],
 )

@@ -212,7 +212,7 @@ def test_a_sharded_array_of_one_process_is_pictured_and_its_replicas_compared(
     )
     assert odd.agreement is Agreement.REPLICAS_DIFFER
     assert "Replicas differ in 1 part" in value_card(odd).text
-    assert "devices 0-1,3 ≠ devices 2" in value_card(odd).text
+    assert "devices 0-1,3 ≠ device 2" in value_card(odd).text
     assert "\n" not in value_card(session.run("jnp.ones(3)")).text
 
 

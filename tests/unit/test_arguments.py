@@ -112,7 +112,6 @@ def test_cell_line_in_full() -> None:
         "nans": True,
         "infs": False,
         "outputs": "all",
-        "input": "same",
         "time": False,
         "repeats": None,
     }

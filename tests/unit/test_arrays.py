@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.arrays import (
+from jaxnb.arrays.blocks import (
     PreviewSlice,
     blocks,
     boundaries,

@@ -15,8 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from jaxnb.arrays import blocks
-from jaxnb.arrays.blocks import Index
+from jaxnb.arrays.blocks import Index, blocks
 from jaxnb.arrays.regions import Piece, Region, assemble, pieces
 from jaxnb.model.arrays import ShardInfo
 

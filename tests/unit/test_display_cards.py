@@ -20,7 +20,7 @@ from jaxnb.cells.card_error import background_card, live_card
 from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.outcome import cell_error
 from jaxnb.cells.result import CellResult, ProcessResult
-from jaxnb.display.card import Card
+from jaxnb.display.card import NOTHING, Card
 from jaxnb.launch import card_group
 from jaxnb.lockstep.divergence import STILL_VALID
 from jaxnb.model.cells import ProcessError, RichOutput, ValueInfo
@@ -486,7 +486,7 @@ def test_who_was_left_behind_comes_last_in_one_line_without_their_error():
 
 def digested(name: str) -> DigestedArray:
     of = ((0, 1), 1, 0, "jit(f)", 5, name, 7, "made at line 1")
-    return DigestedArray(*of, "float32[4]", "float32", "P()", ())
+    return DigestedArray(*of, "float32[4]", "P()", ())
 
 
 def test_a_refusal_whose_reason_is_told_above_is_short():
@@ -573,7 +573,7 @@ def test_an_interrupt_of_what_had_parted_is_not_the_cause(interrupted_at, first)
 
 def test_what_the_first_process_displayed_too_is_not_shown_again():
     same = [text("a"), text("b")]
-    assert card_value.displays_card({0: same, 1: same, 2: same[:1]}, 0) == Card("", "")
+    assert card_value.displays_card({0: same, 1: same, 2: same[:1]}, 0) == NOTHING
     # One output more of either does not bring the others out of step.
     assert card_value.displays_card({0: [text("x"), *same], 1: same}, 0).text == ""
     with_more = card_value.displays_card({0: same, 1: [text("x"), *same]}, 0)

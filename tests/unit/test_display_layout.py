@@ -72,7 +72,7 @@ def test_what_is_special_is_noted():
     # What is deleted takes no memory.
     assert "256 B in all" in card.text
     assert "32 B to 160 B on 4 devices" in card.text
-    assert "P0 d0 160 B, P0 d1 32 B" in card.text
+    assert "  device 0 · process 0  160 B" in card.text
     assert "device 0 · process 0" in card.html
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.arrays.gathered import UnknownDtypeError, largest_overflow, numpy_dtype
+from jaxnb.arrays.gathered import UnknownDtypeError, fits, numpy_dtype
 from jaxnb.errors import JaxnbError
 
 NUMPY = [
@@ -71,23 +71,24 @@ def test_ml_dtypes_is_imported_only_when_needed():
 
 
 @pytest.mark.parametrize(
-    ("values", "largest"),
+    ("values", "is_fitting"),
     [
-        ([], None),
-        ([3.4e38, -3.4e38], None),
-        ([np.inf, -np.inf, np.nan], None),
-        ([np.nan, 1e300, np.inf], 1e300),
-        ([-1e39, 1.0], 1e39),
-        ([np.inf, 5.0, -2e200], 2e200),
-        ([1j, 1 + 1e300j], 1e300),
+        ([], True),
+        ([3.4e38, -3.4e38, 1e-300], True),
+        ([np.inf, -np.inf, np.nan], True),
+        ([np.nan, 1e300, np.inf], False),
+        ([-1e39, 1.0], False),
+        ([np.inf, 5.0, -2e200], False),
+        ([1j, 1 + 1e300j], False),
+        ([2**31 - 1, -(2**31)], True),
+        ([1, 2**31], False),
+        ([-(2**31) - 1, 1], False),
     ],
 )
-def test_what_overflows(values: list[float], largest: float | None) -> None:
-    array = np.array([*values, 1.0])
-    narrow = np.dtype(np.complex64 if array.dtype.kind == "c" else np.float32)
+def test_what_fits(values: list[float], is_fitting: bool) -> None:
+    array = np.array(values)
+    narrow = np.dtype({"c": "complex64", "f": "float32", "i": "int32"}[array.dtype.kind])
     many = np.broadcast_to(array, (3, array.size)).T[::-1]
     for each in (array, many, array.astype(array.dtype.newbyteorder(">"))):
-        assert largest_overflow(each, narrow) == largest
-    for value in values:
-        alone = largest_overflow(np.asarray(value), narrow)
-        assert alone is None or alone <= (largest or 0)
+        assert fits(each, narrow) == is_fitting
+    assert is_fitting == all(fits(np.asarray(value), narrow) for value in values)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from jaxnb.arrays import card_transfer
-from jaxnb.display.card import Card
+from jaxnb.display.card import Card, line_card
 from jaxnb.magics.meter import TerminalPlace, TransferMeter
 from jaxnb.magics.place import Place
 
@@ -46,7 +46,7 @@ def moved_at(*seconds: float, total: int = 100 * MIB) -> list[str]:
     """What is shown of a transfer that ticks at these times, evenly."""
     clock, place = Clock(), ListedPlace()
     meter = TransferMeter(place, clock)
-    with meter("`x` was pulled", total) as tick:
+    with meter("pulling `x`", total) as tick:
         for i, second in enumerate(seconds):
             clock.now = 100 + second
             tick(total * (i + 1) // (len(seconds) + 1))
@@ -71,7 +71,7 @@ def test_a_long_transfer_shows_a_few_times_a_second() -> None:
 
 def test_the_end_is_not_shown_as_progress() -> None:
     clock, place = Clock(), ListedPlace()
-    with TransferMeter(place, clock)("`x` was pulled", MIB) as tick:
+    with TransferMeter(place, clock)("pulling `x`", MIB) as tick:
         clock.now += 5
         tick(MIB)
     assert place.shown == []
@@ -81,7 +81,7 @@ def test_an_error_leaves_no_bar() -> None:
     clock, place = Clock(), ListedPlace()
 
     def interrupted() -> None:
-        with TransferMeter(place, clock)("`x` was pulled", 2 * MIB) as tick:
+        with TransferMeter(place, clock)("pulling `x`", 2 * MIB) as tick:
             clock.now += 5
             tick(MIB)
             raise KeyboardInterrupt
@@ -99,7 +99,7 @@ def test_a_front_end_that_fails_does_not_end_the_transfer() -> None:
 
     clock = Clock()
     meter = TransferMeter(Broken(), clock)
-    with meter("`x` was pulled", 2 * MIB) as tick:
+    with meter("pulling `x`", 2 * MIB) as tick:
         clock.now += 5
         tick(MIB)
     assert meter.moved_bytes == MIB
@@ -108,10 +108,10 @@ def test_a_front_end_that_fails_does_not_end_the_transfer() -> None:
 def test_it_counts_what_all_transfers_moved() -> None:
     meter = TransferMeter(ListedPlace(), Clock())
     for _ in range(2):
-        with meter("`x` was pushed", 3) as tick:
+        with meter("pushing `x`", 3) as tick:
             tick(1)
             tick(3)
-    with meter("`x` was pushed", 0):
+    with meter("pushing `x`", 0):
         pass
     assert meter.moved_bytes == 6
 
@@ -120,8 +120,8 @@ def test_a_terminals_line_is_blanked(capsys: pytest.CaptureFixture[str]) -> None
     place = TerminalPlace()
     place.clear()
     assert capsys.readouterr().err == ""
-    place.show(Card("", "a long line"))
-    place.show(Card("", "short"))
+    place.show(line_card("a long line"))
+    place.show(line_card("short"))
     place.clear()
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -142,13 +142,13 @@ def test_a_cell_has_one_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place(lambda: cell)
     place.clear()
     for text in ("one", "two"):
-        place.show(Card("", text))
+        place.show(line_card(text))
         place.clear()
     cell = 2
-    place.show(Card("", "three"))
+    place.show(line_card("three"))
     place.clear()
-    place.finish(Card("", "card"))
-    place.finish(Card("", "another"))
+    place.finish(line_card("card"))
+    place.finish(line_card("another"))
     assert [*outputs.values()] == [["one", "", "two", ""], ["three", "", "card"], ["another"]]
 
 
@@ -156,13 +156,13 @@ def test_a_cell_has_one_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     ("seconds", "done", "left"), [(1.0, 50, "1 s"), (30, 50, "30 s"), (90, 50, "1 min 30 s")]
 )
 def test_time_left(seconds: float, done: int, left: str) -> None:
-    assert card_transfer.transfer_card("`x` was pushed", done, 100, seconds).text.endswith(
+    assert card_transfer.transfer_card("pushing `x`", done, 100, seconds).text.endswith(
         f"{left} left"
     )
 
 
 def test_the_bar_is_markup_only_where_it_should_be() -> None:
-    card = card_transfer.transfer_card("`<b>` was pushed", 1, 3, 2.0)
+    card = card_transfer.transfer_card("pushing `<b>`", 1, 3, 2.0)
     assert "<b>`" not in card.html
     assert "pushing `&lt;b&gt;`" in card.html
     assert '<progress value="33" max="100"' in card.html
@@ -170,7 +170,7 @@ def test_the_bar_is_markup_only_where_it_should_be() -> None:
 
 @pytest.mark.parametrize("done", [0, 100])
 def test_both_ends_of_a_transfer(done: int) -> None:
-    text = card_transfer.transfer_card(f"{', '.join(['`a`'] * 40)} was pushed", done, 100, 0.0).text
+    text = card_transfer.transfer_card(f"pushing {', '.join(['`a`'] * 40)}", done, 100, 0.0).text
     assert text.startswith("pushing `a`, `a`")
     assert len(text) < 80
     assert card_transfer.transfer_card("", 0, 0, 0.0).text
@@ -180,7 +180,7 @@ def test_the_time_between_transfers_is_not_counted() -> None:
     clock = Clock()
     meter = TransferMeter(ListedPlace(), clock)
     for _ in range(2):
-        with meter("`x` was pulled", MIB):
+        with meter("pulling `x`", MIB):
             clock.now += 3
         clock.now += 100
     assert meter.moving_seconds == 6

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxnb.arrays import moving
-from jaxnb.arrays.moving import Move, Mover, boxes
+from jaxnb.arrays.moving import Move, Mover
+from jaxnb.arrays.regions import boxes
 from jaxnb.errors import JaxnbError
 from jaxnb.model.arrays import Exposure, MemoryPass
 from jaxnb.wire.asking import Channel
@@ -93,7 +94,7 @@ def test_what_is_read_stands_where_it_belongs(group: Group, layout: str) -> None
     there = np.arange(here.size, dtype=float).reshape(here.shape)
     done: list[int] = []
     mover = Mover(lambda: meter(done))
-    mover.read(group.channel, [group.move(there, here)], "`x` was pulled")
+    mover.read(group.channel, [group.move(there, here)], "`x`")
     np.testing.assert_array_equal(here, there)
     assert (whole == -1).sum() == whole.size - here.size
     assert done == sorted(done)
@@ -107,7 +108,7 @@ def test_what_is_written_is_converted(group: Group, layout: str, dtype: str) -> 
     here = LAYOUTS[layout](np.arange(1200.0).reshape(40, 30))
     there = np.full(here.shape, -1, dtype)
     move = group.move(there, here, dtype=np.dtype(dtype))
-    Mover(lambda: moving.no_meter).write(group.channel, [move], "`x` was pushed")
+    Mover(lambda: moving.no_meter).write(group.channel, [move], "`x`")
     np.testing.assert_array_equal(there, here.astype(dtype))
 
 
@@ -116,7 +117,7 @@ def test_progress_counts_the_bytes_that_move(group: Group) -> None:
     here, there = np.ones((40, 30)), np.zeros((40, 30), np.float32)
     done: list[int] = []
     move = group.move(there, here, dtype=there.dtype)
-    Mover(lambda: meter(done)).write(group.channel, [move], "`x` was pushed")
+    Mover(lambda: meter(done)).write(group.channel, [move], "`x`")
     assert done[-1] == there.nbytes
 
 
@@ -125,7 +126,7 @@ def test_progress_counts_the_bytes_that_move(group: Group) -> None:
 def test_infinities_stay_without_a_warning(group: Group) -> None:
     here, there = np.array([np.inf, -np.inf, np.nan, 1e-300] * 8), np.zeros(32, np.float32)
     Mover(lambda: moving.no_meter).write(
-        group.channel, [group.move(there, here, dtype=there.dtype)], "`x` was pushed"
+        group.channel, [group.move(there, here, dtype=there.dtype)], "`x`"
     )
     np.testing.assert_array_equal(there[:4], [np.inf, -np.inf, np.nan, 0])
 
@@ -148,7 +149,7 @@ def test_an_error_in_a_thread_is_raised_and_no_thread_is_left(
     monkeypatch.setattr(moving, "_read_direct", fail)
     with pytest.raises(ZeroDivisionError):
         Mover(lambda: moving.no_meter).read(
-            group.channel, [group.move(np.ones(100), np.ones(100))], "`x` was pulled"
+            group.channel, [group.move(np.ones(100), np.ones(100))], "`x`"
         )
     assert not [t for t in threading.enumerate() if t.name.startswith("jaxnb-move")]
 
@@ -162,10 +163,10 @@ def test_an_interrupt_and_an_abandonment_end_a_move(
     mover = Mover(lambda: moving.no_meter)
     group.interrupted.set()
     with pytest.raises(KeyboardInterrupt):
-        mover.read(group.channel, [group.move(there, here)], "`x` was pulled")
+        mover.read(group.channel, [group.move(there, here)], "`x`")
     group.channel.abandon(JaxnbError("the group is no more"))
     with pytest.raises(JaxnbError, match="no more"):
-        mover.read(group.channel, [group.move(there, here)], "`x` was pulled")
+        mover.read(group.channel, [group.move(there, here)], "`x`")
     assert not [t for t in threading.enumerate() if t.name.startswith("jaxnb-move")]
 
 
@@ -181,6 +182,6 @@ def test_reach_is_asked_once_for_each_pass(group: Group, monkeypatch: pytest.Mon
     mover = Mover(lambda: moving.no_meter)
     for _ in range(3):
         here = np.zeros(10)
-        mover.read(group.channel, [group.move(np.ones(10), here)], "`x` was pulled")
+        mover.read(group.channel, [group.move(np.ones(10), here)], "`x`")
         assert here.all()
     assert asked == [os.getpid()]

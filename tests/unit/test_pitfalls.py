@@ -8,7 +8,7 @@ import pytest
 
 from jaxnb.cells import card_cell
 from jaxnb.cells.result import CellResult, ProcessResult
-from jaxnb.display.card import Card
+from jaxnb.display.card import NOTHING
 from jaxnb.model.insight import Pitfall
 from jaxnb.pitfalls.already_told import PITFALL_KINDS, Said, describe, merged, page
 
@@ -65,7 +65,7 @@ def test_the_card_has_line_advice_and_page() -> None:
         "<code>%spmd_help fetch</code>",
     ):
         assert text in card.html
-    assert card_cell.pitfalls_card(result()) == Card("", "")
+    assert card_cell.pitfalls_card(result()) == NOTHING
 
 
 def test_the_card_is_at_most_80_columns_wide_and_inert() -> None:

@@ -11,7 +11,7 @@ def question(process: int, number: int = 1, prompt: str = "n? ", alone: bool = F
 
 
 def test_a_question_waits_a_moment_for_its_twins() -> None:
-    queue = QuestionQueue("same")
+    queue = QuestionQueue()
     queue.take(question(0), 0.0)
     assert queue.next({0, 1}, 0.0) is None
     queue.take(question(1), 0.1)
@@ -21,7 +21,7 @@ def test_a_question_waits_a_moment_for_its_twins() -> None:
 
 
 def test_who_comes_late_gets_the_answer_that_was_given() -> None:
-    queue = QuestionQueue("same")
+    queue = QuestionQueue()
     queue.take(question(0), 0.0)
     asked = queue.next({0, 1}, TWIN_SECONDS)
     assert asked is not None
@@ -35,7 +35,7 @@ def test_who_comes_late_gets_the_answer_that_was_given() -> None:
 
 
 def test_a_process_waits_for_its_last_question_only() -> None:
-    queue = QuestionQueue("same")
+    queue = QuestionQueue()
     queue.take(question(0), 0.0)
     queue.take(question(0, number=2, prompt="again? "), 1.0)
     asked = queue.next({0}, 1.0)
@@ -51,7 +51,7 @@ def asks(queue: QuestionQueue, now: float) -> int | None:
 
 
 def test_debuggers_ask_one_after_the_other() -> None:
-    queue = QuestionQueue("same")
+    queue = QuestionQueue()
     queue.take(question(1, alone=True), 0.0)
     queue.take(question(0, alone=True), 0.0)
     assert asks(queue, 0.0) == 0
@@ -65,7 +65,7 @@ def test_debuggers_ask_one_after_the_other() -> None:
 
 
 def test_a_debugger_that_does_not_ask_again_may_wait_for_another() -> None:
-    queue = QuestionQueue("same")
+    queue = QuestionQueue()
     queue.take(question(0, alone=True), 0.0)
     queue.take(question(1, alone=True), 0.0)
     queue.answered(queue.waiting[0], "next", 0.0)
