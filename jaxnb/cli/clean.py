@@ -6,7 +6,6 @@ import os
 import shutil
 import stat
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,13 +14,11 @@ from pathlib import Path
 import psutil
 
 from jaxnb.labels import format_bytes, plural
-from jaxnb.launch.folder import owner_lives, parent_folders, pids_of
+from jaxnb.launch.folder import owner_lives, parent_folders
 from jaxnb.launch.programs_folder import default_folder, entries, trim
 from jaxnb.recovery.files import MANIFEST
 
 END_SECONDS = 5.0
-
-_PROGRAMS = ("forkserver", "engine_app", "coordination_app")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,60 +36,29 @@ class Left:
 
     def lines(self) -> list[str]:
         """Returns a line for each."""
-        return [
-            *(f"process {p.pid}: {_program_of(p)}" for p in self.processes),
-            *(f"{folder} ({_described(folder)}, of {_changed(folder)})" for folder in self.folders),
-        ]
+        return [*(f"process {p.pid}" for p in self.processes), *map(_described, self.folders)]
 
 
 def find(places: Iterable[str] | None = None) -> Left:
     """Looks for what is left; changes nothing.
 
     A group lives for as long as the process that has started it, its owner. Nothing of a living
-    group is found, nor of another user, nor a folder that a user has made.
+    group is found, nor of another user, nor a folder that a user has made. The programs of a group
+    have its folder among their arguments, and what they fork has their command line.
 
     Args:
         places: Where groups have their folders; by default the temporary folders and ``/dev/shm``.
     """
-    roots = [Path(place) for place in places or (*parent_folders(), "/dev/shm")]
+    roots = map(Path, places or (*parent_folders(), "/dev/shm"))
+    folders = sorted(each for root in roots for each in root.glob("jaxnb-*") if _is_left(each))
     orphans = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.uids().real != os.getuid() or not (group := _group_of(process)):
-                continue
-            if pids_of(process.pid) != pids_of("self"):  # of a container: so is its owner's number
-                continue
-            folder, owner = group
-            if folder.parent in roots and not _lives(owner, process):
+            is_own, words = process.uids().real == os.getuid(), process.cmdline()
+            is_program = any(each.startswith("jaxnb.launch.") for each in words)
+            if is_own and is_program and not {*words}.isdisjoint(map(str, folders)):
                 orphans.append(process)
-    folders = sorted(each for root in roots for each in root.glob("jaxnb-*") if _is_left(each))
     return Left(tuple(orphans), tuple(folders))
-
-
-def _group_of(process: psutil.Process) -> tuple[Path, int] | None:
-    """Returns the folder and the owner of the group that a process serves; None if it serves none.
-
-    Both are arguments of the programs; what they fork has the same command line.
-    """
-    words = process.cmdline()
-    for i, word in enumerate(words[:-2]):
-        if word.startswith("jaxnb.launch.") and word.rpartition(".")[2] in _PROGRAMS:
-            given = words[i + 1 :]
-            folder = next((each for each in given if Path(each).name.startswith("jaxnb-")), "")
-            owner = given[0] if word.endswith("forkserver") else given[-1]
-            if folder and owner.isdigit():
-                return Path(folder), int(owner)
-    return None
-
-
-def _lives(owner: int, process: psutil.Process) -> bool:
-    """Whether the owner of a process lives; its number may be another process's by now."""
-    try:
-        found = psutil.Process(owner)
-        is_older = found.create_time() <= process.create_time()
-        return is_older and found.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _is_left(folder: Path) -> bool:
@@ -104,24 +70,10 @@ def _is_left(folder: Path) -> bool:
     return False
 
 
-def _program_of(process: psutil.Process) -> str:
-    with suppress(psutil.Error):
-        return " ".join(process.cmdline())[:100]
-    return "has ended"
-
-
-def _changed(folder: Path) -> str:
-    """Returns when something was last put into a folder."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(folder.stat().st_mtime))
-
-
 def _described(folder: Path) -> str:
-    found = [each.lstat() for each in folder.rglob("*")]
-    files = [each.st_size for each in found if stat.S_ISREG(each.st_mode)]
-    sockets, size = sum(stat.S_ISSOCK(e.st_mode) for e in found), format_bytes(sum(files))
     if (folder / MANIFEST).exists():
-        return f"variables, {size}; in a notebook `%spmd_load {folder}` binds them"
-    return f"a group's: {len(files)} files, {size}, {sockets} sockets"
+        return f"{folder} (variables; in a notebook `%spmd_load {folder}` binds them)"
+    return str(folder)
 
 
 def remove(left: Left) -> list[str]:
