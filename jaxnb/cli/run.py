@@ -21,9 +21,9 @@ from jaxnb.cli import terminal
 from jaxnb.cli.terminal import Terminal, say
 from jaxnb.errors import CellTimeoutError, JaxnbError, ProcessDiedError, StartError, UsageError
 from jaxnb.labels import Outputs, processes_label
-from jaxnb.launch.deaths import Death, crash_lines, describe_death, last_lines
+from jaxnb.launch.deaths import Death, crash_lines, describe_death
 from jaxnb.model.scripts import Script, begin_script
-from jaxnb.options import StartOptions, launcher_of
+from jaxnb.options import StartOptions
 from jaxnb.session import Session
 
 
@@ -219,10 +219,9 @@ class _Running:
         count = self._session.num_processes
         if len(deaths) == count and not any(each.status for each in deaths):
             return 0  # os._exit(0) on all
-        shown = launcher_of(self._asked.options) == "fork"  # what they wrote, as they wrote it
         told: set[str] = set()
         for death in deaths:
-            lines = crash_lines(death) if shown else last_lines(death)
+            lines = crash_lines(death)
             say(self._death_text(death, count) + ("" if lines in told else lines))
             told.add(lines)
         status = next((each.status for each in deaths if each.status), 1)

@@ -8,7 +8,6 @@ from jaxnb.compat import (
     ipykernel_requests,
     ipyparallel_client,
     ipyparallel_controller,
-    ipyparallel_launchers,
     ipython_help,
     ipython_shell,
     jax_uses,
@@ -23,6 +22,5 @@ USES = (
     *ipython_help.USES,
     *ipyparallel_client.USES,
     *ipyparallel_controller.USES,
-    *ipyparallel_launchers.USES,
 )
 """The table in ``docs/reference/compat.md`` is made of these."""

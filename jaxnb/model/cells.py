@@ -403,7 +403,7 @@ class CallRequest:
     is_interruptible: bool = False
 
 
-Request = JoinRequest | CheckRequest | CellRequest | JointRequest | CallRequest
+Request = CheckRequest | CellRequest | JointRequest | CallRequest
 
 
 CellOutcome = Literal[

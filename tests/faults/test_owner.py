@@ -69,8 +69,7 @@ def owner(launcher: str, end: str) -> Iterator[subprocess.Popen[str]]:
             process.wait()
 
 
-# How an owner ends matters to the fork server, which sees it; the processes of the local launcher
-# look for themselves.
+# How an owner ends matters to the fork server, whatever its children are.
 LOCAL_ENDS = ("clean exit", "SIGKILL", "SIGKILL in a cell")
 
 CASES = [*(("fork", end) for end in ENDS), *(("local", end) for end in LOCAL_ENDS)]

@@ -178,7 +178,7 @@ def test_the_fork_server_is_started_before_what_is_large_is_imported(tmp_path: P
         "import sys\n"
         "sys.modules |= dict.fromkeys(['nbclient', 'IPython', 'ipyparallel', 'numpy', 'psutil'])\n"
         "from jaxnb.launch import forkclient\n"
-        "forkclient.start = lambda: sys.exit('is started')\n"
+        "forkclient.start = lambda launcher: sys.exit('is started')\n"
         "from jaxnb.cli.main import main\n"
         "main(['run', 'script.py', '--platform', 'cpu'])"
     )
