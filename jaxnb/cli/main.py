@@ -52,7 +52,7 @@ def _done(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[
 
             return doctor(as_json=asked.json)
         case "clean":
-            from jaxnb.cli.clean import clean
+            from jaxnb.cli.doctor import clean
 
             return clean(yes=asked.yes, dry_run=asked.dry_run, compile_cache=asked.compile_cache)
     parser.print_help()

@@ -1,4 +1,4 @@
-"""What children of the fork server become: the controller, the service, or an engine of the group.
+"""What the fork server's children share and become: controller, service, or engine of the group.
 
 Where forking is not to be had, a child runs this module as a program.
 """
@@ -14,6 +14,34 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxnb.launch import lifeline
+from jaxnb.launch.folder import ENDPOINT
+
+# What ipykernel, IPython and ipyparallel import only once a kernel is made, and what jaxnb itself
+# does once it is asked for: a file beside the notebook may have the name of a standard module.
+_LATE_IMPORTS = (
+    "IPython.core.completerlib",
+    "IPython.core.guarded_eval",
+    "IPython.core.logger",
+    "IPython.core.oinspect",
+    "IPython.extensions.storemagic",
+    "encodings.idna",
+    "mmap",
+    "statistics",
+    "tornado.platform.asyncio",
+    "xmlrpc.client",
+)
+
+
+def preload() -> None:
+    """Imports the engine, jax, and what those import late; starts no backend and no thread."""
+    from jaxnb.compat import ipykernel_output
+
+    ipykernel_output.import_without_debugpy()
+    for name in (*_LATE_IMPORTS, ENDPOINT):
+        importlib.import_module(name)
+    from jaxnb.compat import jax_runtime
+
+    jax_runtime.preload()
 
 
 def run(role: str, arguments: Mapping[str, Any]) -> None:

@@ -308,7 +308,7 @@ class ForkServer(ForkLoop):
         import ipyparallel.engine.app  # noqa: F401
 
         self._poll(0)
-        from jaxnb.launch.preload import preload
+        from jaxnb.launch.children import preload
 
         preload()
         # What has been imported stays: no collection in a child need look at it, and so write
