@@ -58,8 +58,11 @@ def run(asked: Run) -> int:
     status, is_cut = 1, False
     begin_script(asked.script.name)
     try:
-        with terminal.installed():
-            status = _started(asked)
+        with terminal.installed(), Session(asked.options) as session:
+            asked.report["start_seconds"] = time.perf_counter() - started
+            for note in session.group.notes:
+                say(note)
+            status = _Running(session, asked).wait()
     except UsageError as error:
         say(str(error))
         status = 2
@@ -78,15 +81,6 @@ def run(asked: Run) -> int:
     if is_cut:  # the thread may wait for ever for whoever reads the output
         os._exit(status)
     return status
-
-
-def _started(asked: Run) -> int:
-    began = time.perf_counter()
-    with Session(asked.options) as session:
-        asked.report["start_seconds"] = time.perf_counter() - began
-        for note in session.group.notes:
-            say(note)
-        return _Running(session, asked).wait()
 
 
 class _Running:

@@ -7,7 +7,7 @@ import pickle
 import sys
 import threading
 
-from jaxnb.launch.lifeline import watch_owner
+from jaxnb.launch.lifeline import end_with_parent
 from jaxnb.model.compiled import PlanRequest
 
 
@@ -17,7 +17,7 @@ def main() -> None:
     Ends with its owner: it watches its owner's process, and its standard input, which its
     owner keeps open.
     """
-    watch_owner(int(sys.argv[1]), lambda: os._exit(1))
+    end_with_parent(int(sys.argv[1]))
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is not the answer
     request: PlanRequest = pickle.load(sys.stdin.buffer)

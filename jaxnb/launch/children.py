@@ -110,12 +110,15 @@ def reseed() -> None:
 
 
 def main() -> None:
-    """Becomes what standard input says: other users can read a command line."""
+    """Becomes what standard input says: other users can read a command line.
+
+    That has the cluster's folder, by which `jaxnb clean` finds it, and the fork server's id.
+    """
     role, arguments = json.load(sys.stdin)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    lifeline.watch_owner(os.getppid(), lambda: os._exit(1))
+    lifeline.end_with_parent(int(sys.argv[2]))
     run(role, arguments)
 
 

@@ -195,7 +195,7 @@ class ForkLoop:
             os.dup2(file.fileno(), 0)
         if "ready_fd" in arguments:
             os.set_inheritable(arguments["ready_fd"], True)
-        words = command_line("jaxnb.launch.children", self._cluster_dir)
+        words = command_line("jaxnb.launch.children", self._cluster_dir, str(self._pid))
         os.execve(words[0], words, arguments.get("environment", os.environ))
 
     def _on_output(self, child: Child) -> None:
@@ -391,18 +391,16 @@ class ForkServer(ForkLoop):
         self._emit(reply=command["id"], pids=[each.pid for each in engines])
 
     def _do_signal(self, command: dict[str, Any]) -> None:
-        missing = []
         for pid in command["pids"]:
             child = self._children.get(pid)
             if child is None or child.role != "engine":
-                missing.append(pid)
                 continue
             if command.get("interrupts"):
                 lifeline.interrupt(pid)
                 continue
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, command["signal"])
-        self._emit(reply=command["id"], missing=missing)
+        self._emit(reply=command["id"])
 
     def _do_stop(self, command: dict[str, Any]) -> None:
         roles = set(command["roles"])
