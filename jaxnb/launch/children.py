@@ -95,7 +95,7 @@ def _run_engine(
     from jaxnb.model.cells import JoinRequest
 
     process_bootstrap.join(JoinRequest(**join))
-    engine_app.run(engine_app.engine_config(cluster_dir, identity), connection_info)
+    engine_app.run(cluster_dir, identity, connection_info)
 
 
 def reseed() -> None:

@@ -9,7 +9,6 @@ import os
 import signal
 
 from ipyparallel.engine.app import IPEngine
-from traitlets import default
 from traitlets.config import Config
 
 from jaxnb.compat.ipykernel_output import PythonOutStream
@@ -20,18 +19,7 @@ INSTALL_ENDPOINT = f"__import__('{ENDPOINT}', fromlist=['install']).install()"
 
 
 class Engine(IPEngine):  # type: ignore[misc]
-    """ipyparallel's engine that ends quickly on SIGTERM.
-
-    Attributes:
-        controller: How to reach the controller, the key included, as JSON.
-    """
-
-    controller = ""
-
-    @default("connection_info_env")
-    def _by_the_launcher(self) -> str:
-        # ipyparallel's own way is an environment variable, which a cell's `!` commands inherit.
-        return self.controller
+    """ipyparallel's engine that ends quickly on SIGTERM."""
 
     def init_signal(self) -> None:
         """Ignores SIGINT between cells (during one, ipykernel makes it KeyboardInterrupt)."""
@@ -55,13 +43,14 @@ def leave() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def engine_config(cluster_dir: str, identity: str) -> Config:
-    """Returns an engine's configuration.
+def run(cluster_dir: str, identity: str, connection_info: str) -> None:
+    """Runs an engine in this process until it is told to stop.
 
     Args:
         cluster_dir: The profile directory of the cluster.
         identity: A name that no engine of the cluster has had before; the controller routes
             by it, so that who starts an engine knows how to reach it.
+        connection_info: How to reach the controller, the key included, as ipyparallel's JSON.
     """
     config = Config()
     config.ProfileDir.location = cluster_dir
@@ -76,18 +65,8 @@ def engine_config(cluster_dir: str, identity: str) -> Config:
     config.IPEngine.enable_nanny = False
     config.IPEngine.max_heartbeat_misses = 0
     config.IPEngine.out_stream_factory = PythonOutStream
-    return config
-
-
-def run(config: Config, controller: str) -> None:
-    """Runs an engine in this process until it is told to stop.
-
-    Args:
-        config: See :func:`engine_config`.
-        controller: How to reach the controller, as ipyparallel's JSON.
-    """
-    Engine.controller = controller
     # IPython would log a failure of the start-up command and go on; here it ends the process,
     # and the launcher shows why.
     importlib.import_module(ENDPOINT)
-    Engine.launch_instance(argv=[], config=config)
+    # ipyparallel's own way is an environment variable, which a cell's `!` commands inherit.
+    Engine.launch_instance(argv=[], config=config, connection_info_env=connection_info)
