@@ -27,8 +27,7 @@ START_IMPORTS = {
     "P": "from jax import P",
     "NamedSharding": "from jax.sharding import NamedSharding",
 }
-START_NAMES = (*START_IMPORTS, "process_index", "num_processes")
-"""What every process's namespace starts with, unless it is bare; and how a notebook imports it."""
+"""What every process imports, unless it is bare; and how a notebook imports it."""
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 

@@ -14,7 +14,7 @@ from jaxnb.model.insight import CheckNans
 
 PLATFORMS = ("auto", "cpu", "gpu")
 LAUNCHERS = ("fork", "local")
-"""``"fork"`` forks processes from one that has imported jax; ``"local"`` starts each by itself."""
+"""``"fork"`` forks processes that have imported jax; with ``"local"`` each imports it by itself."""
 COLLECTIVES = ("gloo",)
 CHECKS = get_args(CheckMode)
 DEFAULT_NUM_PROCESSES = 4

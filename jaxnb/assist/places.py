@@ -28,11 +28,6 @@ class Code:
     offset: int
     shift: int
 
-    @property
-    def line(self) -> str:
-        """What stands in the line before the place."""
-        return self.text[: self.offset].rpartition("\n")[2]
-
 
 @dataclass(frozen=True, slots=True)
 class MagicLine:

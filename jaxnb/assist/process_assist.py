@@ -25,7 +25,6 @@ from jaxnb.cells.process_output import bounded
 from jaxnb.compat.ipython import described, found_object, matches
 from jaxnb.labels import MAGICS, format_bytes
 from jaxnb.lockstep.process_interrupts import only_looking
-from jaxnb.model.cells import Completed, Inspected
 from jaxnb.profile.process_stats import quickly_back
 from jaxnb.wire.messages import printable
 from jaxnb.wire.process_sentinel import ThisProcess
@@ -52,14 +51,16 @@ _OF_PYTHON = {*dir(builtins), *keyword.kwlist}
 LONG = 1000
 """The string form of a longer container is not made: that of a list of millions takes seconds."""
 
-_FROM = re.compile(r"^\s*from\s+(?P<module>[\w.]+)\s+import\s+\(?(?:[\w\s,]*,\s*)?(?P<start>\w*)$")
-_MODULE = re.compile(r"^\s*(?:from|import)\s+(?P<start>[\w.]*)$")
+_IMPORT = re.compile(
+    r"^\s*(?:from\s+(?P<module>[\w.]+)\s+import\s+\(?(?:[\w\s,]*,\s*)?|(?:from|import)\s+)"
+    r"(?P<start>[\w.]*)$"
+)
 _Found = TypeVar("_Found")
 
 _looks: list[threading.Thread] = []
 
 
-def complete(process: ThisProcess, code: str, offset: int) -> Completed | None:
+def complete(process: ThisProcess, code: str, offset: int) -> tuple[int, dict[str, str]] | None:
     """Returns what fits at a place of a cell's code; None where that takes too long.
 
     Guarantees that no function of the user's is called, but what Python calls to look at an object
@@ -70,13 +71,17 @@ def complete(process: ThisProcess, code: str, offset: int) -> Completed | None:
         process: This process.
         code: The code.
         offset: The place.
+
+    Returns:
+        Where in the code the words begin (what is typed from there on is replaced); and the words,
+        with what each is: ``"variable"``, ``"attribute"``, ``"path"``, …
     """
     found = _in_time(lambda: _completed(process.shell, code, offset))
     _warm_up(process.shell)
     return found
 
 
-def inspect(process: ThisProcess, name: str, detail: int) -> Inspected | None:
+def inspect(process: ThisProcess, name: str, detail: int) -> dict[str, str] | None:
     """Returns what IPython tells of an object; None where that takes too long.
 
     Args:
@@ -89,7 +94,9 @@ def inspect(process: ThisProcess, name: str, detail: int) -> Inspected | None:
 
 def names(process: ThisProcess) -> tuple[str, ...]:
     """Returns the names of this process's variables."""
-    return _names(process.shell.user_ns)
+    known = (each for each in list(process.shell.user_ns) if isinstance(each, str))
+    found = [each for each in known if not each.startswith("_") and each not in OF_IPYTHON]
+    return tuple(printable(each) for each in found[-MAX_NAMES:])
 
 
 def _in_time(look: Callable[[], _Found]) -> _Found | None:
@@ -114,34 +121,38 @@ def _in_time(look: Callable[[], _Found]) -> _Found | None:
     return found[0] if found else None
 
 
-def _names(variables: dict[Any, Any]) -> tuple[str, ...]:
-    known = (each for each in list(variables) if isinstance(each, str))
-    found = [each for each in known if not each.startswith("_") and each not in OF_IPYTHON]
-    return tuple(printable(each) for each in found[-MAX_NAMES:])
-
-
 # ---------------------------------------------------------------------- completions
 
 
-def _completed(shell: Any, code: str, offset: int) -> Completed:
-    variables = {name: value for name, value in shell.user_ns.copy().items() if type(name) is str}
-    if offset - (code.rfind("\n", 0, offset) + 1) > MAX_LINE:
-        return Completed(offset, (), (), _names(variables))
-    if (imported := _imported(code[:offset])) is not None:
-        start, modules = imported
-        return Completed(start, tuple(modules), ("module",) * len(modules), _names(variables))
+def _completed(shell: Any, code: str, offset: int) -> tuple[int, dict[str, str]]:
+    line = code[code.rfind("\n", 0, offset) + 1 : offset]
+    if len(line) > MAX_LINE:
+        return offset, {}
+    if (found := _IMPORT.match(line)) is not None:
+        return offset - len(found["start"]), _loaded(found["module"], found["start"])
     completer = _QuietCompleter(  # type: ignore[no-untyped-call]
         shell=shell,
-        namespace=variables,
+        namespace={name: each for name, each in shell.user_ns.copy().items() if type(name) is str},
         global_namespace={},
         use_jedi=False,
         evaluation="limited",
     )
-    found = matches(completer, code, offset)
-    start, words = _arranged(code, offset, found.values())
+    start, words = _arranged(code, offset, matches(completer, code, offset).values())
     # The user's own names first: Python's keywords and built-in names are some 200.
-    words = dict(sorted(words.items(), key=lambda item: item[0] in _OF_PYTHON))
-    return Completed(start, tuple(words), tuple(words.values()), _names(variables))
+    return start, dict(sorted(words.items(), key=lambda item: item[0] in _OF_PYTHON))
+
+
+def _loaded(module: str | None, start: str) -> dict[str, str]:
+    """Returns what fits into an import, of modules that are loaded.
+
+    IPython would import a module to look into it, and search the disk.
+    """
+    inside = list(sys.modules) if module is None else dir(sys.modules[module])
+    last = start.rfind(".") + 1
+    words = sorted(each for each in inside if each.startswith(start) and "." not in each[last:])
+    shows_private = start[last:].startswith("_")
+    shown = [each for each in words if shows_private or not each[last:].startswith("_")]
+    return dict.fromkeys(shown, "module")
 
 
 class _QuietCompleter(IPCompleter):
@@ -186,38 +197,6 @@ def _arranged(code: str, offset: int, found: Iterable[Any]) -> tuple[int, dict[s
     return start, dict(itertools.islice(words.items(), MAX_WORDS))
 
 
-def _imported(before: str) -> tuple[int, list[str]] | None:
-    """Returns what fits into an import, of modules that are loaded; None if it is none.
-
-    IPython would import a module to look into it, and search the disk.
-    """
-    line = before.rpartition("\n")[2]
-    if (found := _FROM.match(line)) is not None:
-        module = sys.modules.get(found["module"])
-        inside = _members(found["module"]) + (dir(module) if module is not None else [])
-    elif (found := _MODULE.match(line)) is not None:
-        parent, dot, _ = found["start"].rpartition(".")
-        inside = [f"{parent}{dot}{each}" for each in _members(parent)]
-    else:
-        return None
-    start = found["start"]
-    words = {each for each in inside if each.startswith(start) and _is_shown(each, start)}
-    return len(before) - len(start), sorted(words)
-
-
-def _is_shown(word: str, start: str) -> bool:
-    last = word.rpartition(".")[2]
-    return not last.startswith("_") or start.rpartition(".")[2].startswith("_")
-
-
-def _members(module: str) -> list[str]:
-    """Returns the loaded modules in a package; those at the top for an empty name."""
-    below = f"{module}." if module else ""
-    loaded: Iterable[str] = list(sys.modules)
-    inside = (each[len(below) :] for each in loaded if each.startswith(below))
-    return [each for each in inside if each and "." not in each]
-
-
 # ---------------------------------------------------------------------- documentation
 
 
@@ -228,10 +207,10 @@ def _warm_up(shell: Any) -> None:
     threading.Thread(target=look, name="jaxnb-assist", daemon=True).start()
 
 
-def _inspected(shell: Any, name: str, detail: int) -> Inspected:
+def _inspected(shell: Any, name: str, detail: int) -> dict[str, str]:
     info = found_object(shell, name)
     if not info.found:
-        return Inspected()
+        return {}
     shows = _is_quickly_printed(info.obj)
     bundle = described(shell, name, info, detail, 0 if shows else detail + 1)
     data = {kind: text for kind, text in bounded(bundle).items() if isinstance(text, str)}
@@ -239,7 +218,7 @@ def _inspected(shell: Any, name: str, detail: int) -> Inspected:
         data.pop("text/html", None)
     if isinstance(info.obj, jax.Array):
         data["text/plain"] = f"{_described(info.obj)}\n{data.get('text/plain', '')}"
-    return Inspected(data)
+    return data
 
 
 def _is_quickly_printed(value: Any) -> bool:

@@ -52,7 +52,7 @@ def _done(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[
 
             return doctor(as_json=asked.json)
         case "clean":
-            from jaxnb.cli.clean import clean
+            from jaxnb.cli.doctor import clean
 
             return clean(yes=asked.yes, dry_run=asked.dry_run, compile_cache=asked.compile_cache)
     parser.print_help()
@@ -200,8 +200,7 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
         script = module_of(target, own) if asked.module else script_of(target, own)
         for file in filter(None, (asked.json, asked.timeline)):
             require_writable(file)
-        if launcher_of(options) == "fork":
-            forkclient.start()
+        forkclient.start(launcher_of(options))
     except SyntaxError as error:
         sys.stderr.write("".join(traceback.format_exception_only(error)))
         return 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import re
 import sys
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +39,12 @@ def run_notebook(
         UsageError: It cannot be run; nothing was.
     """
     try:
+        import nbformat
         from jupyter_client.manager import AsyncKernelManager
+        from nbclient import NotebookClient
         from traitlets.config import Config
-
-        from jaxnb.cli.live_notebook import LiveClient
     except ImportError as error:
-        raise UsageError(
-            f"{_not_imported('nbclient', error)} To run notebooks type `pip install --upgrade "
-            "'jaxnb[lab]'`."
-        ) from error
+        raise UsageError(_not_imported("nbclient", "lab", error)) from error
     notebook = _read(path)
     require_writable(output or path, instead="" if output else "Name another with --output.")
     if parameters:
@@ -55,31 +52,24 @@ def run_notebook(
     manager = {}
     if hasattr(AsyncKernelManager, "transport_encryption"):  # else ipykernel warns of plain text
         manager["transport_encryption"] = "auto"
-    client: Any = LiveClient(
+    client = NotebookClient(
         notebook,
         config=Config({"KernelManager": manager}),
         timeout=timeout,
         resources={"metadata": {"path": str(Path(path).absolute().parent)}},
         on_notebook_start=_take_signals,
+        on_cell_executed=_show,
     )
-    client.on_cell_start, client.on_cell_executed = client.begin_cell, client.end_cell
+    status = 1
     try:
         status = _executed(client, path)
     finally:
-        is_saved = _save(notebook, output or path)
-    return status or int(not is_saved)
-
-
-def _save(notebook: Any, path: str) -> bool:
-    """Writes a notebook, or says why not; returns whether it is written."""
-    import nbformat
-
-    try:
-        nbformat.write(notebook, path)  # type: ignore[no-untyped-call]
-    except OSError as error:
-        say(f"{path} could not be written: {error.strerror}")
-        return False
-    return True
+        try:
+            nbformat.write(notebook, output or path)  # type: ignore[no-untyped-call]
+        except OSError as error:
+            say(f"{output or path} could not be written: {error.strerror}")
+            status = status or 1
+    return status
 
 
 def _executed(client: Any, path: str) -> int:
@@ -92,17 +82,25 @@ def _executed(client: Any, path: str) -> int:
             client.execute()
     except terminal.Ended as end:
         return end.status
-    except CellTimeoutError as error:
-        say(f"{path}: {one_line(str(error), 300)}")
-        return terminal.TIMED_OUT
-    except (NoSuchKernel, DeadKernelError) as error:
-        say(f"{path}: {one_line(str(error), 300)}")
+    except CellExecutionError:  # which is among the outputs of its cell
         return 1
-    except CellExecutionError as error:
-        text = str(error)
-        sys.stderr.write(f"{text if sys.stderr.isatty() else strip_ansi(text)}\n")
-        return 1
+    except (CellTimeoutError, DeadKernelError, NoSuchKernel) as error:
+        say(f"{path}: {one_line(str(error), 300)}")
+        return terminal.TIMED_OUT if isinstance(error, CellTimeoutError) else 1
     return 0
+
+
+def _show(*, cell: Any, **_: Any) -> None:
+    """Writes the text of a cell's outputs; nbclient calls this when the cell has ended."""
+    for each in cell.outputs:
+        is_error = each.output_type == "error"
+        stream = sys.stderr if is_error or each.get("name") == "stderr" else sys.stdout
+        text = each.get("text") or each.get("data", {}).get("text/plain", "")
+        if is_error:
+            text = "\n".join(each.traceback)
+        if text:
+            text = text if stream.isatty() else strip_ansi(text)
+            print(text, file=stream, end="" if each.output_type == "stream" else "\n", flush=True)
 
 
 def _read(path: str) -> Any:
@@ -115,10 +113,8 @@ def _read(path: str) -> Any:
             notebook["metadata"],
             [(each["cell_type"], each["source"]) for each in notebook["cells"]],
         )
-    except (OSError, ValueError) as error:  # which says what is wrong
-        raise UsageError(f"Cannot read the notebook {path!r}: {one_line(str(error))}") from error
-    except (nbformat.ValidationError, AttributeError, KeyError, TypeError) as error:
-        raise UsageError(f"{path!r} is not a notebook, though it is JSON.") from error
+    except Exception as error:  # of many kinds, where it is JSON but not a notebook
+        raise UsageError(f"Cannot read the notebook {path!r}: {one_line(repr(error))}") from error
     return notebook
 
 
@@ -126,33 +122,25 @@ def _with_parameters(path: str, parameters: Mapping[str, str]) -> Any:
     try:
         from papermill.iorw import load_notebook_node
         from papermill.parameterize import parameterize_notebook
-        from papermill.translators import papermill_translators
-        from papermill.utils import find_first_tagged_cell_index
     except ImportError as error:
-        raise UsageError(
-            f"{_not_imported('papermill', error)} For parameters of notebooks type `pip install "
-            "--upgrade 'jaxnb[cli]'`."
-        ) from error
-    values = {k: _value(v) for k, v in parameters.items()}
+        raise UsageError(_not_imported("papermill", "cli", error)) from error
     notebook = load_notebook_node(path)
+    tagged = [each.source for each in notebook.cells if "parameters" in each.metadata.tags]
+    unknown = [name for name in parameters if not re.search(rf"\b{name}\b", "\n".join(tagged))]
+    if unknown:
+        say(f"{path} has no {', '.join(unknown)} in a cell that is tagged `parameters`")
     kernel = notebook.metadata.get("kernelspec", {})
-    language = kernel.get("language", "python")
-    name = kernel.get("name", "python3")
-    tagged = find_first_tagged_cell_index(notebook, "parameters")
-    inspect = papermill_translators.find_translator(name, language).inspect
-    known = [each.name for each in inspect(notebook.cells[tagged])] if tagged >= 0 else []
-    unknown = sorted(values.keys() - {*known})
-    if unknown and (known or tagged < 0):  # papermill does not read every assignment
-        names = f"It has: {', '.join(known)}." if known else "No cell is tagged `parameters`."
-        say(f"{path} has no parameter {', '.join(unknown)}. {names}")
-    return parameterize_notebook(notebook, values, kernel_name=name, language=language)
+    return parameterize_notebook(
+        notebook,
+        {name: _value(text) for name, text in parameters.items()},
+        kernel_name=kernel.get("name", "python3"),
+        language=kernel.get("language", "python"),
+    )
 
 
-def _not_imported(package: str, error: ImportError) -> str:
-    """Says that a package is missing, or what is wrong with it."""
-    if find_spec(package) is None:
-        return f"{package} is not installed."
-    return f"{package} is installed, but cannot be imported: {one_line(str(error))}."
+def _not_imported(package: str, extra: str, error: ImportError) -> str:
+    reason = one_line(str(error))
+    return f"{package} cannot be imported: {reason}. Type `pip install --upgrade 'jaxnb[{extra}]'`."
 
 
 def _value(text: str) -> object:

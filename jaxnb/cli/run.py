@@ -21,9 +21,9 @@ from jaxnb.cli import terminal
 from jaxnb.cli.terminal import Terminal, say
 from jaxnb.errors import CellTimeoutError, JaxnbError, ProcessDiedError, StartError, UsageError
 from jaxnb.labels import Outputs, processes_label
-from jaxnb.launch.deaths import Death, crash_lines, describe_death, last_lines
+from jaxnb.launch.deaths import Death, crash_lines, describe_death
 from jaxnb.model.scripts import Script, begin_script
-from jaxnb.options import StartOptions, launcher_of
+from jaxnb.options import StartOptions
 from jaxnb.session import Session
 
 
@@ -58,8 +58,11 @@ def run(asked: Run) -> int:
     status, is_cut = 1, False
     begin_script(asked.script.name)
     try:
-        with terminal.installed():
-            status = _started(asked)
+        with terminal.installed(), Session(asked.options) as session:
+            asked.report["start_seconds"] = time.perf_counter() - started
+            for note in session.group.notes:
+                say(note)
+            status = _Running(session, asked).wait()
     except UsageError as error:
         say(str(error))
         status = 2
@@ -78,15 +81,6 @@ def run(asked: Run) -> int:
     if is_cut:  # the thread may wait for ever for whoever reads the output
         os._exit(status)
     return status
-
-
-def _started(asked: Run) -> int:
-    began = time.perf_counter()
-    with Session(asked.options) as session:
-        asked.report["start_seconds"] = time.perf_counter() - began
-        for note in session.group.notes:
-            say(note)
-        return _Running(session, asked).wait()
 
 
 class _Running:
@@ -219,10 +213,9 @@ class _Running:
         count = self._session.num_processes
         if len(deaths) == count and not any(each.status for each in deaths):
             return 0  # os._exit(0) on all
-        shown = launcher_of(self._asked.options) == "fork"  # what they wrote, as they wrote it
         told: set[str] = set()
         for death in deaths:
-            lines = crash_lines(death) if shown else last_lines(death)
+            lines = crash_lines(death)
             say(self._death_text(death, count) + ("" if lines in told else lines))
             told.add(lines)
         status = next((each.status for each in deaths if each.status), 1)

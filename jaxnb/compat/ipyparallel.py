@@ -13,7 +13,6 @@ from typing import Any
 import zmq
 from ipyparallel import Client
 from ipyparallel.client.client import unpack_message
-from ipyparallel.cluster import launcher
 from zmq.devices import ThreadMonitoredQueue
 
 Message = Mapping[str, Any]
@@ -182,16 +181,3 @@ def call_at_registrations(hub: Any, called: Callable[[], None]) -> None:
 def is_registering(hub: Any) -> bool:
     """Whether engines are being registered whose hearts have not been heard yet."""
     return bool(hub.incoming_registrations)
-
-
-class WatchedEngineSet(launcher.LocalEngineSetLauncher):  # type: ignore[misc]
-    """ipyparallel's set of local engines, told when one of them has ended."""
-
-    def engine_ended(self, data: dict[str, Any], output: str) -> None:
-        """Takes what is known of an engine that has ended, and the last that it wrote."""
-
-    def _notice_engine_stopped(self, data: dict[str, Any]) -> None:
-        ended = self.launchers.get(data["identifier"])
-        output = ended.get_output() if ended is not None else ""
-        super()._notice_engine_stopped(data)
-        self.engine_ended(data, output)

@@ -19,7 +19,7 @@ from jaxnb.cells.process_repeating import keep_lines
 from jaxnb.compiled import process_compiled
 from jaxnb.compiled.parse_call import plain_text, require_call
 from jaxnb.launch import process_bootstrap
-from jaxnb.launch.lifeline import watch_owner
+from jaxnb.launch.lifeline import end_with_parent
 from jaxnb.model.compiled import (
     ComparisonReport,
     Compiled,
@@ -187,7 +187,7 @@ def main() -> None:
 
     Ends with its owner, which it watches.
     """
-    watch_owner(int(sys.argv[1]), lambda: os._exit(1))
+    end_with_parent(int(sys.argv[1]))
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is not the answer
     request: PlanRequest = pickle.load(sys.stdin.buffer)

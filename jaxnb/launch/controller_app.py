@@ -6,7 +6,6 @@ import asyncio
 import json
 import multiprocessing
 import os
-import shutil
 import signal
 import sys
 from typing import Any
@@ -118,7 +117,7 @@ def controller_config(cluster_dir: str, cluster_id: str) -> Config:
 class Controller(IPController):  # type: ignore[misc]
     """ipyparallel's controller that says when it is ready, and ends when it cannot serve."""
 
-    ready_fd: int | None = None
+    ready_fd = -1
 
     def next_port(self, pool_name: str = "common") -> int:
         """Returns a number that no other socket of the folder has in its name."""
@@ -137,7 +136,6 @@ class Controller(IPController):  # type: ignore[misc]
 
     def init_hub(self) -> None:
         """Has the hub keep track of engines only, and hearts beat while one is registered."""
-        self._files: dict[str, dict[str, Any]] = {}
         # A second lock: the first is the mode of the folder, which a user may change.
         self.context.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
         super().init_hub()
@@ -157,8 +155,7 @@ class Controller(IPController):  # type: ignore[misc]
             self.loop.call_later(WAKE_SECONDS, self._wake_hearts)
 
     def save_connection_dict(self, fname: str, cdict: dict[str, Any]) -> None:
-        """Keeps what a connection file is to hold: the file says that all is ready."""
-        self._files[fname] = cdict
+        """Writes no file: it would hold the key, and nobody reads it."""
 
     def init_schedulers(self) -> None:
         """Starts the process that hears the engines' hearts before any thread.
@@ -181,21 +178,10 @@ class Controller(IPController):  # type: ignore[misc]
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         heart, loop = self.heartmonitor_process.sentinel, self.loop
         loop.add_handler(heart, self._on_heart_end, loop.READ)
-        for name, content in self._files.items():
-            self._write(name, content)
-        if self.ready_fd is not None:
-            info = {"client": {**self.connection(), **self.client_info}}
-            info["engine"] = {**self.connection(), **self.engine_info}
-            with os.fdopen(self.ready_fd, "w") as stream:
-                stream.write(json.dumps(info) + "\n")
-            self.ready_fd = None
-
-    def _write(self, name: str, content: dict[str, Any]) -> None:
-        """Writes a connection file, which nobody reads half written."""
-        path = os.path.join(self.profile_dir.security_dir, name)
-        with open(f"{path}.new", "w") as file:
-            json.dump(content, file)
-        os.replace(f"{path}.new", path)
+        info = {"client": {**self.connection(), **self.client_info}}
+        info["engine"] = {**self.connection(), **self.engine_info}
+        with os.fdopen(self.ready_fd, "w") as stream:
+            stream.write(json.dumps(info) + "\n")
 
     def _on_heart_end(self, *_: Any) -> None:
         sys.exit("The heart monitor has ended: no more processes can register.")
@@ -213,40 +199,19 @@ class Controller(IPController):  # type: ignore[misc]
         }
 
 
-def run(config: Config, ready_fd: int | None = None) -> None:
+def run(cluster_dir: str, cluster_id: str, ready_fd: int) -> None:
     """Runs a controller in this process until it is told to stop.
 
     Args:
-        config: See :func:`controller_config`.
+        cluster_dir: See :func:`controller_config`.
+        cluster_id: Likewise.
         ready_fd: A pipe to write the connection information to, as one line of JSON.
     """
-    os.umask(0o077)  # a file it writes holds the key
+    os.umask(0o077)
     # Its heart monitor is a child process. Forked (Python 3.14's default is not) it inherits
     # the hook below, so that it cannot outlive a killed controller.
     multiprocessing.set_start_method("fork", force=True)
     parent = os.getpid()
     os.register_at_fork(after_in_child=lambda: lifeline.die_with_parent(parent))
     Controller.ready_fd = ready_fd
-    Controller.launch_instance(argv=[], config=config)
-
-
-def main() -> None:
-    """Runs a controller for a launcher that starts programs: ``cluster_dir owner_pid``.
-
-    The cluster's id stands in its environment, as ipyparallel has it: other users can read a
-    command line.
-    """
-    cluster_dir, owner_pid = sys.argv[1:]
-
-    def end() -> None:
-        # First: once the heart monitor has been killed the main thread may end this process.
-        shutil.rmtree(cluster_dir, ignore_errors=True)
-        lifeline.kill_descendants()
-        os._exit(0)
-
-    lifeline.watch_owner(int(owner_pid), end)
-    run(controller_config(cluster_dir, os.environ["IPP_CLUSTER_ID"]))
-
-
-if __name__ == "__main__":
-    main()
+    Controller.launch_instance(argv=[], config=controller_config(cluster_dir, cluster_id))

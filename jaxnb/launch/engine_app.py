@@ -1,43 +1,25 @@
-"""The ipyparallel engine as jaxnb runs it, forked or started as a program."""
+"""The ipyparallel engine as jaxnb runs it."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import faulthandler
 import importlib
 import os
 import signal
-import sys
 
 from ipyparallel.engine.app import IPEngine
-from traitlets import default
 from traitlets.config import Config
 
 from jaxnb.compat.ipykernel import PythonOutStream
-from jaxnb.launch import lifeline
-from jaxnb.launch.folder import ENDPOINT, IDENTITY
+from jaxnb.launch.folder import ENDPOINT
 
 INSTALL_ENDPOINT = f"__import__('{ENDPOINT}', fromlist=['install']).install()"
 """Run in the engine at its start, by ipyparallel's own ``startup_command``."""
 
 
 class Engine(IPEngine):  # type: ignore[misc]
-    """ipyparallel's engine that ends quickly on SIGTERM.
-
-    Attributes:
-        ends_descendants: It kills what it has started when it ends. The fork server does that
-            for its children, also when they cannot.
-        controller: How to reach the controller, the key included, as JSON; empty if a file says.
-    """
-
-    ends_descendants = False
-    controller = ""
-
-    @default("connection_info_env")
-    def _by_the_launcher(self) -> str:
-        # ipyparallel's own way is an environment variable, which a cell's `!` commands inherit.
-        return self.controller
+    """ipyparallel's engine that ends quickly on SIGTERM."""
 
     def init_signal(self) -> None:
         """Ignores SIGINT between cells (during one, ipykernel makes it KeyboardInterrupt)."""
@@ -56,20 +38,19 @@ def leave() -> None:
     """
     with contextlib.suppress(BaseException):  # a user's exit handler may raise what it likes
         atexit._run_exitfuncs()
-    if Engine.ends_descendants:
-        lifeline.kill_descendants()
     # Whoever has sent it, and was not jaxnb: that must not look like a program's good end.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def engine_config(cluster_dir: str, identity: str) -> Config:
-    """Returns an engine's configuration.
+def run(cluster_dir: str, identity: str, connection_info: str) -> None:
+    """Runs an engine in this process until it is told to stop.
 
     Args:
         cluster_dir: The profile directory of the cluster.
         identity: A name that no engine of the cluster has had before; the controller routes
             by it, so that who starts an engine knows how to reach it.
+        connection_info: How to reach the controller, the key included, as ipyparallel's JSON.
     """
     config = Config()
     config.ProfileDir.location = cluster_dir
@@ -84,40 +65,8 @@ def engine_config(cluster_dir: str, identity: str) -> Config:
     config.IPEngine.enable_nanny = False
     config.IPEngine.max_heartbeat_misses = 0
     config.IPEngine.out_stream_factory = PythonOutStream
-    return config
-
-
-def run(config: Config, controller: str = "") -> None:
-    """Runs an engine in this process until it is told to stop.
-
-    Args:
-        config: See :func:`engine_config`.
-        controller: How to reach the controller, as ipyparallel's JSON; without it, the
-            configuration names a file.
-    """
-    faulthandler.enable(2)
-    Engine.controller = controller
     # IPython would log a failure of the start-up command and go on; here it ends the process,
     # and the launcher shows why.
     importlib.import_module(ENDPOINT)
-    Engine.launch_instance(argv=[], config=config)
-
-
-def main() -> None:
-    """Runs an engine for a launcher that starts programs: ``cluster_dir owner_pid``.
-
-    Who it is stands in its environment: other users can read a command line. What a cell starts
-    inherits nothing of that.
-    """
-    cluster_dir, owner_pid = sys.argv[1:]
-    Engine.ends_descendants = True
-    lifeline.watch_owner(int(owner_pid), leave)
-    config = engine_config(cluster_dir, os.environ.pop(IDENTITY))
-    file = f"ipcontroller-{os.environ.pop('IPP_CLUSTER_ID')}-engine.json"
-    config.IPEngine.url_file = os.path.join(os.environ.pop("IPP_PROFILE_DIR"), "security", file)
-    run(config)
-
-
-if __name__ == "__main__":
-    # IPython replaces the module `__main__` by the user's namespace: run as an import.
-    importlib.import_module("jaxnb.launch.engine_app").main()
+    # ipyparallel's own way is an environment variable, which a cell's `!` commands inherit.
+    Engine.launch_instance(argv=[], config=config, connection_info_env=connection_info)

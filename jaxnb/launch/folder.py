@@ -18,9 +18,6 @@ ENDPOINT = "jaxnb.session.process_endpoint"
 """The module by which a process answers the notebook. It stands above all features, so it is named
 here and imported by its name."""
 
-IDENTITY = "JAXNB_IDENTITY"
-"""The environment variable that tells an engine's program the name it is routed by."""
-
 _ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Callable
@@ -27,38 +28,51 @@ class ForkServerClient:
     and on this process's pidfd.
 
     Args:
-        cluster_dir: A folder that belongs to the group; the server removes it at its end.
+        launcher: ``"fork"``, or ``"local"`` to have children start as programs of their own.
         on_event: Called in a reader thread for every event.
 
     Attributes:
-        directory: The folder.
+        directory: The group's folder, which no other user can enter: sockets, keys and logs. The
+            server removes it at its end.
+
+    Raises:
+        StartError: There is no folder for it.
     """
 
-    def __init__(self, cluster_dir: str, on_event: EventHandler) -> None:
-        self.directory = cluster_dir
+    def __init__(self, launcher: str, on_event: EventHandler) -> None:
+        self.directory = make_folder()
+        self.launcher = launcher
         self.on_event = on_event
         self._ids = count()
         self._lock = threading.Lock()
         self._pending: dict[int, Future[dict[str, Any]]] = {}
         self._ended = False
-        self._log_path = Path(cluster_dir) / "forkserver.log"
+        self._log_path = Path(self.directory) / "forkserver.log"
         self._reader = threading.Thread(
             target=self._read_events, name="jaxnb-fork-events", daemon=True
         )
+        try:
+            self._process = self._start_process()
+        except BaseException:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise
+        try:
+            self._reader.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_process(self) -> subprocess.Popen[bytes]:
+        arguments = str(os.getpid()), self.directory, self.launcher
         with open(self._log_path, "wb", opener=for_this_user) as log:
-            self._process = subprocess.Popen(
-                command_line("jaxnb.launch.forkserver", str(os.getpid()), cluster_dir),
+            return subprocess.Popen(
+                command_line("jaxnb.launch.forkserver", *arguments),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 # Jupyter interrupts and kills the kernel's whole process group.
                 start_new_session=True,
             )
-        try:
-            self._reader.start()
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def pid(self) -> int:
@@ -159,24 +173,29 @@ class ForkServerClient:
 _server: ForkServerClient | None = None
 
 
-def start() -> None:
+def start(launcher: str) -> None:
     """Starts a fork server for the next group, which need not come: it ends with this process.
 
     Raises:
         StartError: There is no folder for it.
     """
     global _server
-    _server = ForkServerClient(make_folder(), lambda _: None)
+    _server = ForkServerClient(launcher, lambda _: None)
 
 
-def take(on_event: Callable[[dict[str, Any]], None]) -> ForkServerClient | None:
-    """Returns the fork server that was started, once; None if none was.
+def take(launcher: str, on_event: EventHandler) -> ForkServerClient:
+    """Returns the fork server that was started, once; else a new one.
 
     Args:
+        launcher: As for :class:`ForkServerClient`.
         on_event: Told of its events from now on.
+
+    Raises:
+        StartError: There is no folder for it.
     """
     global _server
     server, _server = _server, None
-    if server is not None:
-        server.on_event = on_event
+    if server is None or server.launcher != launcher:
+        return ForkServerClient(launcher, on_event)
+    server.on_event = on_event
     return server

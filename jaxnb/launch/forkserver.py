@@ -1,8 +1,9 @@
 """The fork server: one process that has imported everything, and forks the others.
 
-It is started as ``python -m jaxnb.launch.forkserver OWNER_PID CLUSTER_DIR``, reads commands
-from its standard input and writes events to its standard output, one JSON object a line. It
-has one thread and starts no backend, so forking is safe at any time.
+It is started as ``python -m jaxnb.launch.forkserver OWNER_PID CLUSTER_DIR LAUNCHER``, reads
+commands from its standard input and writes events to its standard output, one JSON object a line.
+It has one thread and starts no backend, so forking is safe at any time. With the launcher
+``local`` it imports nothing, and its children become programs that do so themselves.
 
 Commands (each answered by ``{"reply": id, ...}``):
     ``controller``: fork the ipyparallel controller; answers with its connection information.
@@ -32,13 +33,13 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from jaxnb.launch import lifeline
 from jaxnb.launch.deaths import ChatterFilter, DumpFilter, undated
+from jaxnb.launch.folder import command_line
 
 TAIL_BYTES = 16 << 10
 """How much of what a child wrote last is kept, to be shown when it dies."""
@@ -83,11 +84,13 @@ class ForkLoop:
     Args:
         event_fd: Where events and answers are written.
         cluster_dir: The cluster's folder, removed at the end.
+        spawns: Children become programs of their own.
     """
 
-    def __init__(self, event_fd: int, cluster_dir: str) -> None:
+    def __init__(self, event_fd: int, cluster_dir: str, *, spawns: bool) -> None:
         self._event_fd = event_fd
         self._cluster_dir = cluster_dir
+        self._spawns = spawns
         self._pid = os.getpid()
         self._children: dict[int, Child] = {}
         self._selector = selectors.DefaultSelector()
@@ -127,16 +130,16 @@ class ForkLoop:
         except BrokenPipeError:
             self._end()
 
-    def _fork(
-        self, role: str, index: int, body: Callable[[], None], keep: tuple[int, ...] = ()
-    ) -> Child:
+    def _fork(self, role: str, index: int, arguments: dict[str, Any]) -> Child:
+        """Forks a child, which becomes what :func:`jaxnb.launch.children.run` makes of it."""
+        arguments = {**arguments, "cluster_dir": self._cluster_dir}
         read_fd, write_fd = os.pipe()
         parent = self._pid
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            self._become_child(parent, write_fd, keep, body)
+            self._become_child(parent, write_fd, role, arguments)
         os.close(write_fd)
         child = Child(pid, role, index, read_fd)
         self._children[pid] = child
@@ -144,8 +147,8 @@ class ForkLoop:
         return child
 
     def _become_child(
-        self, parent: int, output_fd: int, keep: tuple[int, ...], body: Callable[[], None]
-    ) -> None:
+        self, parent: int, output_fd: int, role: str, arguments: Mapping[str, Any]
+    ) -> NoReturn:
         status = 1
         try:
             gc.enable()
@@ -161,10 +164,14 @@ class ForkLoop:
             inherited = {key.fd for key in list(self._selector.get_map().values())}
             inherited |= {self._event_fd, self._wake_fds[1], output_fd, null}
             self._selector.close()
-            for fd in inherited - set(keep) - {0, 1, 2}:
+            for fd in inherited - {0, 1, 2, arguments.get("ready_fd")}:
                 with contextlib.suppress(OSError):
                     os.close(fd)
-            body()
+            if self._spawns:
+                self._become_program(role, arguments)
+            from jaxnb.launch import children
+
+            children.run(role, arguments)
             status = 0
         except SystemExit as end:
             if isinstance(end.code, str):
@@ -177,6 +184,19 @@ class ForkLoop:
                 with contextlib.suppress(Exception):
                     stream.flush()  # type: ignore[union-attr]
             os._exit(status)
+
+    def _become_program(self, role: str, arguments: Mapping[str, Any]) -> NoReturn:
+        """Starts the child's program, to which a file without a name says what it is to be."""
+        import tempfile
+
+        with tempfile.TemporaryFile("w+", dir=self._cluster_dir) as file:
+            json.dump([role, arguments], file)
+            file.seek(0)
+            os.dup2(file.fileno(), 0)
+        if "ready_fd" in arguments:
+            os.set_inheritable(arguments["ready_fd"], True)
+        words = command_line("jaxnb.launch.children", self._cluster_dir, str(self._pid))
+        os.execve(words[0], words, arguments.get("environment", os.environ))
 
     def _on_output(self, child: Child) -> None:
         # The death of the child, handled in the same turn of the loop, may have closed it.
@@ -252,8 +272,10 @@ class ForkLoop:
 class ForkServer(ForkLoop):
     """The server: commands in, forks and ends out."""
 
-    def __init__(self, command_fd: int, event_fd: int, owner_pid: int, cluster_dir: str) -> None:
-        super().__init__(event_fd, cluster_dir)
+    def __init__(
+        self, command_fd: int, event_fd: int, owner_pid: int, cluster_dir: str, *, spawns: bool
+    ) -> None:
+        super().__init__(event_fd, cluster_dir, spawns=spawns)
         self._command_fd = command_fd
         self._buffer = b""
         self._imported = False
@@ -272,22 +294,26 @@ class ForkServer(ForkLoop):
 
     def run(self) -> None:
         """Imports in two stages, and serves commands for as long as the owner lives."""
+        if not self._spawns:
+            self._import()
+        self._imported = True
+        self._buffer_to_commands()
+        while True:
+            self._poll(self._next_timeout())
+
+    def _import(self) -> None:
         # The controller can start (and sleep: ipyparallel's waits 0.25 s for its sockets)
         # while jax is being imported here.
         import ipyparallel.controller.app
         import ipyparallel.engine.app  # noqa: F401
 
         self._poll(0)
-        from jaxnb.launch.preload import preload
+        from jaxnb.launch.children import preload
 
         preload()
         # What has been imported stays: no collection in a child need look at it, and so write
         # into the pages that all children share.
         gc.freeze()
-        self._imported = True
-        self._buffer_to_commands()
-        while True:
-            self._poll(self._next_timeout())
 
     # ------------------------------------------------------------------ commands
 
@@ -321,34 +347,25 @@ class ForkServer(ForkLoop):
             self._emit(reply=command["id"], error=traceback.format_exc())
 
     def _do_controller(self, command: dict[str, Any]) -> None:
-        from jaxnb.launch import controller_app
-
-        config = controller_app.controller_config(self._cluster_dir, command["cluster_id"])
-        read_fd, write_fd = os.pipe()
-        child = self._fork(
-            "controller",
-            0,
-            lambda: controller_app.run(config, write_fd),
-            keep=(write_fd,),
-        )
-        os.close(write_fd)
-        child.reply_to = command["id"]
-        self._await_line(read_fd, child, lambda line: {"connection": json.loads(line)})
+        arguments = {"cluster_id": command["cluster_id"]}
+        self._fork_helper(command, arguments, lambda line: {"connection": json.loads(line)})
 
     def _do_service(self, command: dict[str, Any]) -> None:
-        from jaxnb.launch import process_coordination
+        arguments = {"num_processes": command["num_processes"]}
+        self._fork_helper(command, arguments, lambda line: {"address": line.strip()})
 
+    def _fork_helper(
+        self,
+        command: dict[str, Any],
+        arguments: dict[str, Any],
+        answer: Callable[[str], dict[str, Any]],
+    ) -> None:
+        """Forks a child that writes a line once it serves, with which the command is answered."""
         read_fd, write_fd = os.pipe()
-        num_processes = command["num_processes"]
-        child = self._fork(
-            "service",
-            0,
-            lambda: process_coordination.serve(self._cluster_dir, num_processes, write_fd),
-            keep=(write_fd,),
-        )
+        child = self._fork(command["op"], 0, {**arguments, "ready_fd": write_fd})
         os.close(write_fd)
         child.reply_to = command["id"]
-        self._await_line(read_fd, child, lambda line: {"address": line.strip()})
+        self._await_line(read_fd, child, answer)
 
     def _await_line(self, fd: int, child: Child, answer: Callable[[str], dict[str, Any]]) -> None:
         """Answers the command that made ``child`` with the line that the child writes."""
@@ -369,29 +386,21 @@ class ForkServer(ForkLoop):
         self._listen(fd, on_readable)
 
     def _do_engines(self, command: dict[str, Any]) -> None:
-        from jaxnb.launch import engine_start
-
-        pids = []
-        for position in range(command["n"]):
-            start = engine_start.prepare(command, position)
-            run = partial(engine_start.run, start, self._cluster_dir)
-            child = self._fork("engine", start.join.process_index, run)
-            pids.append(child.pid)
-        self._emit(reply=command["id"], pids=pids)
+        starts = command["starts"]
+        engines = [self._fork("engine", each["join"]["process_index"], each) for each in starts]
+        self._emit(reply=command["id"], pids=[each.pid for each in engines])
 
     def _do_signal(self, command: dict[str, Any]) -> None:
-        missing = []
         for pid in command["pids"]:
             child = self._children.get(pid)
             if child is None or child.role != "engine":
-                missing.append(pid)
                 continue
             if command.get("interrupts"):
                 lifeline.interrupt(pid)
                 continue
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, command["signal"])
-        self._emit(reply=command["id"], missing=missing)
+        self._emit(reply=command["id"])
 
     def _do_stop(self, command: dict[str, Any]) -> None:
         roles = set(command["roles"])
@@ -456,8 +465,8 @@ class ForkServer(ForkLoop):
 
 
 def main() -> None:
-    """Runs the server: ``python -m jaxnb.launch.forkserver OWNER_PID CLUSTER_DIR``."""
-    owner_pid, cluster_dir = int(sys.argv[1]), sys.argv[2]
+    """Runs the server: ``python -m jaxnb.launch.forkserver OWNER_PID CLUSTER_DIR LAUNCHER``."""
+    owner_pid, cluster_dir, launcher = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     gc.disable()  # importing makes objects and no garbage
     lifeline.adopt_orphans()
     command_fd, event_fd = os.dup(0), os.dup(1)
@@ -465,7 +474,8 @@ def main() -> None:
     os.dup2(null, 0)
     os.dup2(2, 1)
     os.close(null)
-    ForkServer(command_fd, event_fd, owner_pid, cluster_dir).run()
+    spawns = launcher != "fork"
+    ForkServer(command_fd, event_fd, owner_pid, cluster_dir, spawns=spawns).run()
 
 
 if __name__ == "__main__":

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import select
 import signal
 import sys
 import threading
-from collections.abc import Callable
+import time
 
 import psutil
 
@@ -17,7 +16,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 POLL_SECONDS = 0.5
-"""How often a system without pidfds is asked whether the owner lives."""
+"""How often a process looks whether its parent lives."""
 
 
 def _prctl(option: int, value: int) -> bool:
@@ -30,8 +29,8 @@ def die_with_parent(parent_pid: int) -> None:
     """Asks the kernel to kill this process when its parent dies, SIGKILL included.
 
     On Linux the signal follows the *thread* that forked: call this only in children of a
-    single-threaded parent, or of its main thread. Elsewhere nothing happens; there
-    :func:`watch_owner` notices.
+    single-threaded parent, or of its main thread. Elsewhere nothing happens; a
+    program of its own can have :func:`end_with_parent` notice.
 
     Args:
         parent_pid: The parent as the caller knew it before the fork. If it has died since,
@@ -65,46 +64,19 @@ def open_process(pid: int) -> int | None:
         return None
 
 
-def watch_owner(owner_pid: int, on_death: Callable[[], None]) -> threading.Thread:
-    """Calls ``on_death`` from a thread when the owner ends.
+def end_with_parent(parent_pid: int) -> None:
+    """Ends this process when its parent has ended, which a thread looks at now and then.
 
     Args:
-        owner_pid: A process on this host, not necessarily the parent.
-        on_death: Called once, at once if the owner is gone already.
-
-    Returns:
-        The started daemon thread.
+        parent_pid: The parent as whoever has started this process knows it.
     """
 
-    def wait() -> None:
-        fd = open_process(owner_pid)
-        if fd is not None:
-            poll = select.poll()
-            poll.register(fd, select.POLLIN)
-            poll.poll()
-            os.close(fd)
-        else:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                _poll_until_ended(psutil.Process(owner_pid))
-        on_death()
+    def watch() -> None:
+        while os.getppid() == parent_pid:
+            time.sleep(POLL_SECONDS)
+        os._exit(1)
 
-    thread = threading.Thread(target=wait, name="jaxnb-owner-watch", daemon=True)
-    thread.start()
-    return thread
-
-
-def _poll_until_ended(process: psutil.Process) -> None:
-    """Waits where there are no pidfds.
-
-    psutil compares the time of creation, so a reused pid is not taken for the process; but it
-    waits for a dead process until its parent has asked for its status, which may be never.
-    """
-    while process.status() != psutil.STATUS_ZOMBIE:
-        try:
-            process.wait(POLL_SECONDS)
-        except psutil.TimeoutExpired:
-            continue
-        return
+    threading.Thread(target=watch, name="jaxnb-parent-watch", daemon=True).start()
 
 
 def kill_descendants() -> None:

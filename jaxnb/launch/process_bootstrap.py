@@ -44,19 +44,12 @@ def join(request: JoinRequest) -> None:
     """Joins this process to the group that ``request`` describes and builds its backend.
 
     Blocks until every process of the group has joined, since building the backend exchanges
-    the devices. A second call with the same request does nothing.
+    the devices.
 
     Raises:
-        StartError: The process has joined another group, or has used JAX before.
+        StartError: The process has used JAX before.
     """
     global _joined
-    if _joined == request:
-        return
-    if _joined is not None:
-        raise StartError(
-            f"This process has already joined, as process {_joined.process_index} of "
-            f"{_joined.num_processes}."
-        )
     if jax_runtime.backends_are_initialized():
         raise StartError(
             "JAX was used in this process before it could join a group, and its backend cannot "

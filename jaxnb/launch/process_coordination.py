@@ -20,7 +20,7 @@ CONDUCTOR_HOST = "JAXNB_CONDUCTOR_HOST"
 """Set to an address, it has the conductor listen there over TCP, with a key of its own."""
 
 
-def serve(folder: str, num_processes: int, ready_fd: int) -> None:
+def serve(cluster_dir: str, num_processes: int, ready_fd: int) -> None:
     """Runs the service until this process is ended; writes its address to ``ready_fd``.
 
     It listens on a Unix socket. It asks nobody who they are, and whoever reaches it can read and
@@ -29,13 +29,13 @@ def serve(folder: str, num_processes: int, ready_fd: int) -> None:
     have to listen on TCP, with the certificates of JAX 0.11 (``mtls_…``).
 
     Args:
-        folder: Where the socket is; only this user may be able to enter it.
+        cluster_dir: Where the socket is; only this user may be able to enter it.
         num_processes: How many processes will connect.
         ready_fd: A pipe.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.umask(0o077)
-    path = os.path.join(folder, f"jax-{os.getpid()}")
+    path = os.path.join(cluster_dir, f"jax-{os.getpid()}")
     address = f"unix:{quote(os.fsencode(path))}"
     service = jax_runtime.start_coordination_service(address, num_processes)
     host = os.environ.get(CONDUCTOR_HOST) or None

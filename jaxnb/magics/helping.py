@@ -32,16 +32,6 @@ _FIRST = 1000.0
 """Before IPython's own matchers, whose priorities are 0 to 100."""
 
 
-class _Only(list[SimpleCompletion]):
-    """Completions beside which there are no others; even none.
-
-    IPython asks no other matcher where one that wants that has found anything.
-    """
-
-    def __len__(self) -> int:
-        return max(1, super().__len__())
-
-
 class _AskedOfProcesses(HelpEnd):
     """Has ``%spmd x?`` ask the processes; IPython's own `HelpEnd` asks the notebook."""
 
@@ -106,9 +96,11 @@ def _matched(
 
 
 def _result(typed: str, words: Mapping[str, str], *, is_all: bool) -> Any:
-    fit = [SimpleCompletion(text=each, type=kind) for each, kind in words.items()]
+    # IPython asks no other matcher where one that wants that finds something: where nothing fits,
+    # what stands there already.
+    words = words or ({typed: "unknown"} if is_all else {})
     return {
-        "completions": _Only(fit) if is_all else fit,
+        "completions": [SimpleCompletion(text=each, type=kind) for each, kind in words.items()],
         "matched_fragment": typed,
         "suppress": is_all,
         "ordered": is_all,

@@ -268,7 +268,6 @@ class Life:
         )
         try:
             self._transport, self.reports = start(starter)
-            self.sentinels.close()
             self.sentinels = Sentinels(self._transport.key, self.reports, self._work.notice)
             self._on_join(self.reports)
         except BaseException as error:
@@ -320,7 +319,6 @@ class Life:
         if self._transport is not None:
             self._transport.close()
             self._transport = None
-            self.sentinels.close()
         self.cluster.close()
 
     # ---------------------------------------------------------------------- what comes by itself

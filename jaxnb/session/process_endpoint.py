@@ -36,7 +36,6 @@ from jaxnb.model.cells import (
     CallRequest,
     CellRequest,
     CheckRequest,
-    JoinRequest,
     JointRequest,
     ProcessError,
     Request,
@@ -221,9 +220,6 @@ class Responder:
         match request:
             case CellRequest():
                 return await self._joined_runner().run(request)
-            case JoinRequest():
-                process_bootstrap.join(request)
-                return None
             case CheckRequest():
                 self._joined_runner()
                 assert self._sentinel is not None

@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxnb.assist.helper import Assist
 from jaxnb.cells.sinks import StderrNotices
-from jaxnb.labels import START_NAMES, processes_label
+from jaxnb.labels import processes_label
 from jaxnb.launch.deaths import Death
 from jaxnb.lockstep.messages import Apart, apart, conductor_beside
 from jaxnb.lockstep.notebook_side import Looker, interrupt
@@ -196,8 +196,7 @@ class Reach:
         def ask(*args: Any, **data: Any) -> dict[int, Any]:
             return life.sentinels.ask(*args, **data)
 
-        names = () if life.options.bare else START_NAMES
-        return Assist(ask, living, lambda: life.generation, names)
+        return Assist(ask, living)
 
     def still_computed(self) -> str:
         """Returns what processes have dispatched that has not ended, in words; empty for nothing.

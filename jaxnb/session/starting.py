@@ -111,7 +111,7 @@ class Starter:
         self._launch(address)
         transport = Transport(connection["client"], self._on_output)
         try:
-            return transport, self._join(transport, address)
+            return transport, self._join(transport)
         except BaseException:
             transport.close()
             raise
@@ -122,13 +122,13 @@ class Starter:
         service = self._group.start_service(self._placement.num_processes)
         address = self._await(service, "JAX's coordination service")
         self._launch(address)
-        return self._join(transport, address)
+        return self._join(transport)
 
     def _launch(self, address: str) -> None:
         n = self._placement.num_processes
         self.progress("launching", plural(n, "process"))
         try:
-            self._group.start_processes(n, self._joins(address))
+            self._group.start_processes(self._joins(address))
         except SessionBrokenError as error:
             raise StartError(str(error)) from error
 
@@ -153,13 +153,10 @@ class Starter:
             for index in range(placement.num_processes)
         ]
 
-    def _join(self, transport: Transport, address: str) -> list[ProcessReport]:
+    def _join(self, transport: Transport) -> list[ProcessReport]:
         n = self._placement.num_processes
         self.progress("joining", plural(n, "process"))
         self._wait_for_registration(transport)
-        if self._group.launcher != "fork":
-            joins = dict(enumerate(self._joins(address)))
-            self.ask(transport, joins, "join")
         return self._check(transport)
 
     def _check(self, transport: Transport) -> list[ProcessReport]:

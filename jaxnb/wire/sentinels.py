@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import zmq
 from jupyter_client.session import Session
 
-from jaxnb.model.group import ProcessReport, SentinelAddress, SentinelFault, Whereabouts
+from jaxnb.model.group import ProcessReport, SentinelFault, Whereabouts
 from jaxnb.wire.messages import METADATA_KEY, digest, load
 
 ANSWER_SECONDS = 1.0
 """A sentinel that is silent for longer cannot run: its process is stopped, or holds the lock of
 its Python interpreter."""
-
-MOST_AT_ONCE = 8
-"""So many threads ask at once, and others wait: each has sockets to all processes."""
 
 WHERE = "jaxnb.session.process_endpoint.where"
 TOLD = "jaxnb.session.process_endpoint"
@@ -31,8 +25,8 @@ TOLD = "jaxnb.session.process_endpoint"
 class Sentinels:
     """The sentinels of a group's processes.
 
-    Safe to use from any thread: each of those that ask at the same time has sockets of its own.
-    They are kept, but for those to processes that did not answer: what waits in these is dropped.
+    Safe to use from any thread, and from a child that the notebook has forked: each question has
+    sockets of its own. So what is sent or answered too late is dropped.
 
     Args:
         key: The cluster's key.
@@ -49,12 +43,7 @@ class Sentinels:
         self._key = key
         self._notice = notice
         self._told: set[SentinelFault] = set()
-        reports = list(reports)
         self._addresses = {r.process_index: r.sentinel for r in reports if r.sentinel is not None}
-        self._idle: deque[_Lines] = deque()
-        self._slots = threading.BoundedSemaphore(MOST_AT_ONCE)
-        self._pid = os.getpid()
-        self._is_closed = False
 
     def ask(
         self,
@@ -84,13 +73,8 @@ class Sentinels:
     ) -> dict[int, Any]:
         """Does what :meth:`ask` does; one that fails gives its :class:`SentinelFault`."""
         asked = set(processes) & self._addresses.keys()
-        if self._pid != os.getpid():  # a child that the notebook has forked: these are its parent's
-            self._idle, self._pid = deque(), os.getpid()
-            self._slots = threading.BoundedSemaphore(MOST_AT_ONCE)
-        with self._slots:
-            found = self._converse(
-                asked, function, data, ANSWER_SECONDS if seconds is None else seconds
-            )
+        seconds = ANSWER_SECONDS if seconds is None else seconds
+        found = self._converse(asked, function, data, seconds)
         for fault in {each for each in found.values() if isinstance(each, SentinelFault)}:
             if fault not in self._told:
                 self._told.add(fault)
@@ -100,19 +84,31 @@ class Sentinels:
     def _converse(
         self, processes: Collection[int], function: str, data: Mapping[str, Any], seconds: float
     ) -> dict[int, Any]:
-        try:
-            lines = self._idle.pop()
-        except IndexError:
-            lines = _Lines(self._key, self._addresses)
-        try:
-            found = lines.ask(processes, function, data, seconds)
-        except BaseException:  # an interrupt: something may be half sent
-            lines.close()
-            raise
-        if self._is_closed:
-            lines.close()
-        else:
-            self._idle.append(lines)
+        session, poller = Session(key=self._key), zmq.Poller()
+        waiting: dict[str, int] = {}
+        found: dict[int, Any] = {}
+        with contextlib.ExitStack() as sockets:
+            for index in processes:
+                address = self._addresses[index]
+                socket = sockets.enter_context(zmq.Context.instance().socket(zmq.DEALER))
+                socket.linger = 0
+                socket.connect(address.url)
+                poller.register(socket, zmq.POLLIN)
+                # The time is no date: of clocks that are set nothing follows.
+                content = {"token": address.token, "sent": time.monotonic()}
+                message = session.msg("ask", {**content, "function": function, "data": data})
+                socket.send_multipart(session.serialize(message))
+                waiting[str(message["header"]["msg_id"])] = index
+            deadline = time.monotonic() + seconds
+            while waiting:
+                left = max(0.0, deadline - time.monotonic())
+                if not (ready := poller.poll(int(left * 1e3))):
+                    break
+                for each, _ in ready:
+                    question, frames = _received(session, each)
+                    if question in waiting:
+                        index = waiting.pop(question)
+                        found[index] = _loaded(index, function, frames)
         return found
 
     def where(
@@ -130,80 +126,18 @@ class Sentinels:
             for i, each in found.items()
         }
 
-    def close(self) -> None:
-        """Closes the sockets; those in use, after that. Who asks later opens others for that."""
-        self._is_closed = True
-        with contextlib.suppress(IndexError):
-            while True:
-                self._idle.pop().close()
 
+def _received(session: Session, socket: Any) -> tuple[str, list[Any]]:
+    """Returns which question was answered, and how; none where it is not the process's word.
 
-class _Lines:
-    """Sockets to sentinels, for one thread at a time."""
-
-    def __init__(self, key: bytes, addresses: Mapping[int, SentinelAddress]) -> None:
-        self._addresses = addresses
-        self._session = Session(key=key)
-        self._context = zmq.Context()
-        self._poller = zmq.Poller()
-        self._sockets: dict[int, zmq.Socket[bytes]] = {}
-
-    def ask(
-        self, processes: Collection[int], function: str, data: Mapping[str, Any], seconds: float
-    ) -> dict[int, Any]:
-        """Asks processes; returns what those answer that do so in time."""
-        waiting = {self._send(index, function, data): index for index in processes}
-        deadline = time.monotonic() + seconds
-        found: dict[int, Any] = {}
-        while waiting:
-            left = max(0.0, deadline - time.monotonic())
-            ready = self._poller.poll(int(left * 1e3))
-            if not ready:
-                break
-            for socket, _ in ready:
-                question, frames = self._receive(socket)
-                if question in waiting:
-                    index = waiting.pop(question)
-                    found[index] = _loaded(index, function, frames)
-        for index in waiting.values():
-            self._hang_up(index)
-        return found
-
-    def _send(self, index: int, function: str, data: Mapping[str, Any]) -> str:
-        """Sends a question; returns its id."""
-        address = self._addresses[index]
-        socket = self._sockets.get(index)
-        if socket is None:
-            socket = self._sockets[index] = self._context.socket(zmq.DEALER)
-            socket.linger = 0
-            socket.connect(address.url)
-            self._poller.register(socket, zmq.POLLIN)
-        # The time is no date: of clocks that are set nothing follows.
-        content = {"token": address.token, "sent": time.monotonic()}
-        message = self._session.msg("ask", {**content, "function": function, "data": data})
-        socket.send_multipart(self._session.serialize(message))
-        return str(message["header"]["msg_id"])
-
-    def _receive(self, socket: zmq.Socket[bytes]) -> tuple[str, list[Any]]:
-        """Returns which question was answered, and how; none where it is not the process's word.
-
-        Of a dead process's address another program may have taken hold.
-        """
-        with contextlib.suppress(ValueError, KeyError):
-            _, parts = self._session.feed_identities(socket.recv_multipart())
-            message = self._session.deserialize(parts)
-            if digest(*message["buffers"]) == message["metadata"][METADATA_KEY]:
-                return str(message["parent_header"]["msg_id"]), message["buffers"]
-        return "", []
-
-    def _hang_up(self, index: int) -> None:
-        socket = self._sockets.pop(index)
-        self._poller.unregister(socket)
-        socket.close()
-
-    def close(self) -> None:
-        """Ends it, whatever waits to be sent."""
-        self._context.destroy(linger=0)
+    Of a dead process's address another program may have taken hold.
+    """
+    with contextlib.suppress(ValueError, KeyError):
+        _, parts = session.feed_identities(socket.recv_multipart())
+        message = session.deserialize(parts)
+        if digest(*message["buffers"]) == message["metadata"][METADATA_KEY]:
+            return str(message["parent_header"]["msg_id"]), message["buffers"]
+    return "", []
 
 
 def _loaded(index: int, function: str, frames: list[Any]) -> Any:

@@ -6,15 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psutil
 import pytest
 
-from jaxnb.launch import lifeline
-from jaxnb_fixtures import PATIENT_SECONDS, processes_of_tests, still_running
+from jaxnb_fixtures import processes_of_tests, still_running
 
 OWNER = """\
 
@@ -69,8 +67,7 @@ def owner(launcher: str, end: str) -> Iterator[subprocess.Popen[str]]:
             process.wait()
 
 
-# How an owner ends matters to the fork server, which sees it; the processes of the local launcher
-# look for themselves.
+# How an owner ends matters to the fork server, whatever its children are.
 LOCAL_ENDS = ("clean exit", "SIGKILL", "SIGKILL in a cell")
 
 CASES = [*(("fork", end) for end in ENDS), *(("local", end) for end in LOCAL_ENDS)]
@@ -108,17 +105,23 @@ def test_a_dead_owner_that_nobody_reaps_counts_as_ended(launcher: str) -> None:
         assert psutil.Process(mine).status() == psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.parametrize("pidfds", [True, False])
-def test_the_watch_sees_an_end_that_nobody_asked_for(
-    pidfds: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not pidfds:
-        monkeypatch.setattr(lifeline, "open_process", lambda pid: None)
-    with subprocess.Popen(["sleep", "1000"]) as process:
-        ended = threading.Event()
-        watch = lifeline.watch_owner(process.pid, ended.set)
-        assert not ended.is_set()
-        os.kill(process.pid, signal.SIGKILL)  # and no wait
-        assert ended.wait(PATIENT_SECONDS)
-        watch.join(PATIENT_SECONDS)
-    lifeline.watch_owner(process.pid, ended.set).join(PATIENT_SECONDS)  # gone, at once
+WATCHES = """
+import os, sys, time
+from jaxnb.launch.lifeline import end_with_parent
+end_with_parent(int(sys.argv[1]))
+print(os.getpid(), flush=True)
+time.sleep(1000)
+"""
+STARTS = """
+import os, subprocess, sys
+subprocess.run([sys.executable, "-c", sys.argv[1], str(os.getpid())])
+"""
+
+
+def test_a_program_notices_that_its_parent_has_ended() -> None:
+    words = [sys.executable, "-c", STARTS, WATCHES]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    assert still_running([child]) == []

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import jaxnb
-from jaxnb.cli import clean
+from jaxnb.cli import doctor
 from jaxnb.launch.folder import mark
 from jaxnb.recovery.files import MANIFEST
 from jaxnb_fixtures import until
@@ -61,12 +61,12 @@ def test_only_what_has_no_owner_is_removed(left_behind: Path) -> None:
             for each in (orphan, child):
                 assert each.stdout is not None
                 each.stdout.readline()
-            left = clean.find([str(left_behind.parent)])
+            left = doctor.find([str(left_behind.parent)])
             assert [each.pid for each in left.processes] == [orphan.pid]
             assert left.folders == (left_behind,)
-            assert clean.clean(yes=False, dry_run=True, places=[str(left_behind.parent)]) == 0
+            assert doctor.clean(yes=False, dry_run=True, places=[str(left_behind.parent)]) == 0
             assert left_behind.exists()
-            assert clean.clean(yes=True, dry_run=False, places=[str(left_behind.parent)]) == 0
+            assert doctor.clean(yes=True, dry_run=False, places=[str(left_behind.parent)]) == 0
             assert not psutil.pid_exists(orphan.pid)
             assert child.poll() is None
         finally:
@@ -84,7 +84,7 @@ def test_what_a_user_has_named_so_is_never_touched(tmp_path: Path) -> None:
         each.mkdir(mode=0o700, exist_ok=True)
         (each / file).touch()
         os.utime(each, (0, 0))
-    assert clean.find([str(tmp_path)]).folders == ()
+    assert doctor.find([str(tmp_path)]).folders == ()
 
 
 def test_variables_on_their_way_are_left_once_their_owner_has_ended(tmp_path: Path) -> None:
@@ -100,12 +100,12 @@ def test_variables_on_their_way_are_left_once_their_owner_has_ended(tmp_path: Pa
     with subprocess.Popen(words, stdin=-1, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         folder = Path(owner.stdout.readline().strip())
-        before = clean.find([str(tmp_path)])
+        before = doctor.find([str(tmp_path)])
         owner.kill()
     assert before.folders == ()
     copy = folder.with_name("jaxnb-copy")
     shutil.copytree(folder, copy)
-    left = clean.find([str(tmp_path)])
+    left = doctor.find([str(tmp_path)])
     assert left.folders == (folder,)
     assert f"`%spmd_load {folder}` binds them" in left.lines()[0]
 
@@ -115,7 +115,7 @@ def test_a_living_group_is_not_found() -> None:
     for launcher in ("fork", "local"):
         with jaxnb.start(1, platform="cpu", launcher=launcher) as session:
             folder = Path(session._life.cluster.directory)
-            left = clean.find([str(folder.parent)])
+            left = doctor.find([str(folder.parent)])
             assert folder not in left.folders
             assert left.processes == ()
 
@@ -135,7 +135,7 @@ def test_the_folder_of_a_killed_group_is_found() -> None:
         os.kill(int(server), signal.SIGKILL)
         owner.kill()
     until(lambda: not psutil.pid_exists(int(server)))
-    left = clean.find([str(Path(folder).parent)])
+    left = doctor.find([str(Path(folder).parent)])
     assert Path(folder) in left.folders
-    clean.remove(left)
+    doctor.remove(left)
     assert not Path(folder).exists()

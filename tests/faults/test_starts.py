@@ -18,8 +18,6 @@ import pytest
 
 import jaxnb
 from jaxnb.errors import StartError
-from jaxnb.launch import cluster
-from jaxnb.launch.cluster import BackgroundLoop
 from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests, still_running
 
@@ -134,15 +132,18 @@ def test_an_interrupt_during_the_start_leaves_nothing(launcher: str, where: str)
 
 
 @pytest.mark.parametrize("launcher", ONE_LAUNCHER)
-@pytest.mark.parametrize("step", ["BackgroundLoop", "_IppCluster"])
+@pytest.mark.parametrize("step", [(subprocess, "Popen"), (threading.Thread, "start")])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_a_group_that_cannot_be_made_leaves_nothing(
-    launcher: str, step: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    launcher: str,
+    step: tuple[object, str],
+    error: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error("no more of these")
 
-    monkeypatch.setattr(cluster, step, fail)
+    monkeypatch.setattr(*step, fail)
     with pytest.raises(error, match="no more of these"):
         jaxnb.start(2, platform="cpu", launcher=launcher)
 
@@ -151,8 +152,6 @@ STEPS = [
     (ForkServerClient, "request"),
     (ForkServerClient, "close"),
     (subprocess.Popen, "wait"),
-    (BackgroundLoop, "submit"),
-    (BackgroundLoop, "close"),
     (shutil, "rmtree"),
 ]
 
@@ -176,8 +175,6 @@ def test_a_close_that_is_interrupted_can_be_repeated(
                     seen.append(1)
                     interrupts.append(call)
                 if first and moment == "before":
-                    if hasattr(args[-1] if args else None, "close") and call.__name__ == "submit":
-                        args[-1].close()  # a coroutine that will not be run
                     raise KeyboardInterrupt
                 answer = call(*args, **settings)
                 if first:
@@ -194,7 +191,7 @@ def test_a_close_that_is_interrupted_can_be_repeated(
             else:
                 break
         monkeypatch.undo()
-        assert len(interrupts) >= (5 if launcher == "fork" else 4)
+        assert len(interrupts) >= 4
         assert not any(psutil.pid_exists(pid) for pid in pids)
         group.close()
 
@@ -202,7 +199,6 @@ def test_a_close_that_is_interrupted_can_be_repeated(
 def test_a_child_that_the_notebook_forked_does_not_hold_up_the_end() -> None:
     code = """
 import os, jaxnb
-from jaxnb.launch.cluster import BackgroundLoop
 from jaxnb.launch.forkclient import ForkServerClient
 close = ForkServerClient.close
 ForkServerClient.close = lambda self: close(self, timeout_seconds=3600)  # else it would kill

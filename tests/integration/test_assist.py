@@ -99,10 +99,9 @@ def test_what_blocks_keeps_nobody_from_answering(patient: Session, gate: Gate) -
     patient.run(ANSWERS.format(PATIENT_SECONDS))
     assert tab(patient, "fine.app") == [".append"]
     patient.run(ANSWERS.format(0.0))
-    for _ in range(3):  # from here on nothing more is looked at, and what is known is given
+    for _ in range(3):  # from here on nothing more is looked at
         assert tab(patient, "odd.") == []
     patient.run(ANSWERS.format(PATIENT_SECONDS))
-    assert tab(patient, "fine.app") == [".append"]
     assert tab(patient, "fine.ins") == []
     assert patient.where().keys() == {0, 1, 2, 3}
     gate.open()
@@ -132,9 +131,7 @@ def test_a_process_that_is_stopped_or_dead(
     monkeypatch.setattr(helper, "DEADLINE_SECONDS", 0.0)
     os.kill(pids[0], signal.SIGSTOP)
     try:
-        assert tab(session, "mine['") == ["alpha"]
-        assert tab(session, "oth") == ["other"]
-        assert tab(session, "other['") == []
+        assert tab(session, "mine['") == []
         assert session.assist.inspect("mine", 0) == {}
     finally:
         os.kill(pids[0], signal.SIGCONT)
@@ -144,9 +141,9 @@ def test_a_process_that_is_stopped_or_dead(
     assert tab(session, "other['") == ["beta"]  # process 1 answers
     os.kill(pids[1], signal.SIGKILL)
     until(lambda: len(session.deaths) == 2)
-    assert tab(session, "other['") == ["beta"]
+    assert tab(session, "other['") == []
     session.close()
-    assert tab(session, "jn") == ["jnp"]
+    assert tab(session, "jn") == []
 
 
 def test_odd_names_and_large_things(patient: Session) -> None:

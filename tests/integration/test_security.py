@@ -79,7 +79,7 @@ def test_only_collectives_listen_on_ports(
 def test_the_clusters_files_are_for_this_user_only(
     make_session: Callable[..., Session], launcher: str
 ) -> None:
-    """They hold the key that every request is signed with."""
+    """And none holds the key that every request is signed with."""
     with no_umask():
         session = make_session(2, launcher=launcher)
         session.run("1")
@@ -89,7 +89,7 @@ def test_the_clusters_files_are_for_this_user_only(
     assert stat.S_IMODE(cluster.stat().st_mode) == 0o700
     key = session._life.transport.key
     files = [p for p in cluster.rglob("*") if p.is_file()]
-    assert any(key in p.read_bytes() for p in files)
+    assert not any(key in p.read_bytes() for p in files)
     assert any(p.suffix == ".log" for p in files)
     theirs = {p.name for p in files if stat.S_IMODE(p.stat().st_mode) != 0o600}
     assert theirs <= {"README"}  # ipyparallel's, a copy

@@ -8,7 +8,6 @@ import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -178,8 +177,7 @@ def test_only_loopback_is_listened_on(session: Session) -> None:
 def test_the_folder_and_its_files_are_the_users_alone(session: Session) -> None:
     folder = Path(session._life.cluster.directory)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    files = list(folder.glob("security/*.json"))
-    assert files
+    files = [each for each in folder.rglob("*") if each.is_file() and each.name != "README"]
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
@@ -193,8 +191,6 @@ def test_local_launcher(make_session: MakeSession) -> None:
     assert session.group.launcher == "local"
     assert stages == ["starting", "launching", "joining", "checking"]
     assert session.run("print('hi'); process_index").value == {0: 0, 1: 1}
-    files = Path(session._life.cluster.directory).glob("security/*.json")
-    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
     before = {p.pid for p in session.processes}
     session.restart()
     after = {p.pid for p in session.processes}
@@ -254,11 +250,10 @@ def test_modules_beside_the_notebook_take_the_place_of_none(
 
 @pytest.fixture
 def fork_server() -> Iterator[ForkServerClient]:
-    folder = tempfile.mkdtemp(prefix="jaxnb-")
-    client = ForkServerClient(folder, lambda event: None)
+    client = ForkServerClient("fork", lambda event: None)
     yield client
     client.close()
-    assert not os.path.exists(folder)
+    assert not os.path.exists(client.directory)
 
 
 def serve(fork_server: ForkServerClient) -> Path:
@@ -283,18 +278,14 @@ CONTROLLER_SOCKETS = 18
 
 @pytest.mark.thorough
 def test_a_controller_that_cannot_bind_does_not_start(fork_server: ForkServerClient) -> None:
-    """Some are bound in threads and in a child, which ended alone: starts then timed out.
-
-    Nor does it write the connection files, for which programs wait.
-    """
-    folder = fork_server._log_path.parent
+    """Some are bound in threads and in a child, which ended alone: starts then timed out."""
+    folder = Path(fork_server.directory)
     for number in range(1, CONTROLLER_SOCKETS + 1):
         taken = folder / f"ipp:{number}"
         taken.unlink(missing_ok=True)
         taken.mkdir()  # which is not replaced
         with pytest.raises(StartError, match="Address already in use"):
             fork_server.request("controller", cluster_id="of-a-test").result(PATIENT_SECONDS)
-        assert not list(folder.glob("security/*.json"))
         taken.rmdir()
     answer = fork_server.request("controller", cluster_id="of-a-test").result(PATIENT_SECONDS)
     assert answer["connection"]["client"]["key"]
@@ -356,9 +347,9 @@ def folder() -> Iterator[Path]:
 
 CONTROLLER = """
 import os, sys, threading
-from jaxnb.launch.controller_app import controller_config, run
+from jaxnb.launch.controller_app import run
 os.register_at_fork(before=lambda: print(threading.active_count(), flush=True))
-run(controller_config(sys.argv[1], "of-a-test"))
+run(sys.argv[1], "of-a-test", os.open(os.devnull, os.O_WRONLY))
 """
 
 

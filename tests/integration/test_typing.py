@@ -53,12 +53,13 @@ def asked(nb: Notebook, kind: str, marked: str, **more: Any) -> dict[str, Any]:
 
 
 def tab(nb: Notebook, marked: str) -> list[str]:
-    """The lines that Tab offers at the place of the ``|``, up to that place."""
+    """The lines that Tab offers at the place of the ``|``, up to that place; other ones only."""
     content = asked(nb, "complete", marked)
     start = marked.rfind("\n", 0, marked.index("|")) + 1
     code = marked.replace("|", "", 1)
     assert content["cursor_end"] == marked.index("|")
-    return [code[start : content["cursor_start"]] + each for each in content["matches"]]
+    lines = [code[start : content["cursor_start"]] + each for each in content["matches"]]
+    return [each for each in lines if each != code[start : content["cursor_end"]]]
 
 
 def shift_tab(nb: Notebook, marked: str, detail: int = 0) -> str:

@@ -91,28 +91,6 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     assert not {name.partition("/")[0] for name in names - in_wheel} & {"tests", "benchmarks"}
 
 
-ENTRY_POINTS = """
-import sys
-from importlib.metadata import entry_points
-import jaxnb
-assert jaxnb.__file__.startswith(sys.prefix), jaxnb.__file__
-for kind in ("engine", "controller"):
-    for point in entry_points(group=f"ipyparallel.{kind}_launchers"):
-        if point.name.startswith("jaxnb"):
-            print(kind, point.name, point.load().__name__)
-"""
-
-
-def test_ipyparallel_finds_the_launchers(python: Path, tmp_path: Path) -> None:
-    done = run([python, "-I", "-c", ENTRY_POINTS], cwd=tmp_path)
-    assert sorted(done.stdout.splitlines()) == [
-        "controller jaxnb_fork ForkControllerLauncher",
-        "controller jaxnb_local LocalControllerLauncher",
-        "engine jaxnb_fork ForkEngineSetLauncher",
-        "engine jaxnb_local LocalEngineSetLauncher",
-    ]
-
-
 FROM_PYTHON = """
 import os
 import jaxnb

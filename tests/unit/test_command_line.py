@@ -142,11 +142,7 @@ def run_notebook(file: Path, output: str = "", **parameters: str) -> int:
 def test_parameters_need_papermill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat.write(nbformat.v4.new_notebook(), tmp_path / "in.ipynb")
     monkeypatch.setitem(sys.modules, "papermill.iorw", None)
-    broken = r"papermill is installed, but .*import of papermill.iorw halted.*'jaxnb\[cli\]'"
-    with pytest.raises(UsageError, match=broken):
-        run_notebook(tmp_path / "in.ipynb", steps="3")
-    monkeypatch.setattr(notebooks, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"papermill is not installed.*'jaxnb\[cli\]'"):
+    with pytest.raises(UsageError, match=r"papermill cannot be .*iorw halted.*'jaxnb\[cli\]'"):
         run_notebook(tmp_path / "in.ipynb", steps="3")
 
 
@@ -155,7 +151,7 @@ def test_parameters_need_papermill(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 )
 def test_what_is_not_a_notebook_is_told_in_a_sentence(text: str, tmp_path: Path) -> None:
     (tmp_path / "in.ipynb").write_text(text)
-    with pytest.raises(UsageError, match=r"in\.ipynb' is not a notebook|Cannot read the notebook"):
+    with pytest.raises(UsageError, match=r"Cannot read the notebook '.*in\.ipynb': "):
         run_notebook(tmp_path / "in.ipynb")
 
 
@@ -182,7 +178,7 @@ def test_the_fork_server_is_started_before_what_is_large_is_imported(tmp_path: P
         "import sys\n"
         "sys.modules |= dict.fromkeys(['nbclient', 'IPython', 'ipyparallel', 'numpy', 'psutil'])\n"
         "from jaxnb.launch import forkclient\n"
-        "forkclient.start = lambda: sys.exit('is started')\n"
+        "forkclient.start = lambda launcher: sys.exit('is started')\n"
         "from jaxnb.cli.main import main\n"
         "main(['run', 'script.py', '--platform', 'cpu'])"
     )

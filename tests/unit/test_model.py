@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxnb import model
-from jaxnb.launch.engine_start import EngineStart, command, prepare
 from jaxnb.model.cells import CellRequest, JoinRequest, ProcessError, ValueInfo
 
 MODULES = [
@@ -83,14 +82,9 @@ def test_is_frozen_and_documented(kind: type) -> None:
         assert [f.name for f in dataclasses.fields(kind) if f"{f.name}:" not in documented] == []
 
 
-@given(values_of(JoinRequest), values_of(JoinRequest))
-def test_starts_cross_to_the_fork_server_as_json(join: JoinRequest, other: JoinRequest) -> None:
-    starts = [
-        EngineStart({"A": "ä"}, "{}", "id-0", join, "/tmp"),
-        EngineStart({}, "", "id-1", other, "/"),
-    ]
-    received = json.loads(json.dumps({"starts": command(starts)}))
-    assert [prepare(received, i) for i in range(2)] == starts
+@given(values_of(JoinRequest))
+def test_joins_cross_to_the_fork_server_as_json(join: JoinRequest) -> None:
+    assert JoinRequest(**json.loads(json.dumps(dataclasses.asdict(join)))) == join
 
 
 def test_an_error_reads_as_python_writes_it() -> None:

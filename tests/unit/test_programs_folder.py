@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxnb.cli.clean import clean
+from jaxnb.cli.doctor import clean
 from jaxnb.errors import UsageError
 from jaxnb.launch.programs_folder import default_folder, entries, programs_folder, trim
 

@@ -7,12 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxnb.assist import helper
-from jaxnb.assist.helper import MOST_KEPT, Assist, KnownNames
+from jaxnb.assist.helper import Assist
 from jaxnb.assist.places import Code, MagicLine, magic_at, place
 from jaxnb.labels import MAGICS
 from jaxnb.magics import load, option_words
 from jaxnb.magics.option_words import fits
-from jaxnb.model.cells import Completed
 
 
 def at(marked: str) -> Code | MagicLine | None:
@@ -166,40 +165,10 @@ def test_no_text_is_too_odd(cell: str, offset: int) -> None:
     if isinstance(found, MagicLine):
         found = fits(found, 4)
     if isinstance(found, Code):
-        start, _ = KnownNames(["x"]).guess(found.line)
-        assert 0 <= start <= len(found.line)
-        assert found.text[: found.offset].endswith(found.line)
+        assert 0 <= found.offset <= len(found.text)
 
 
-# ---------------------------------------------------------------------- what is known
-
-
-def answer(start: int, *words: str, names: tuple[str, ...] = ("x",)) -> Completed:
-    return Completed(start, words, ("attribute",) * len(words), names)
-
-
-def test_names_are_known_from_the_start() -> None:
-    assert KnownNames(["jax", "jnp"]).guess("y = j") == (
-        4, {"jax": "variable", "jnp": "variable"})  # fmt: skip
-    assert KnownNames(["jax"]).guess("y = jax.n") == (7, {})
-
-
-def test_an_answer_is_given_again_and_narrowed() -> None:
-    known = KnownNames([])
-    known.note("y = x.", answer(5, ".sum", ".shape", ".mean"), 5)
-    assert known.guess("f(x.s") == (3, {".sum": "attribute", ".shape": "attribute"})
-    assert known.guess("xx.s") == (2, {})
-    known.note("x.me", answer(1, ".mean"), 1)
-    assert known.guess("x.mea")[1] == {".mean": "attribute"}
-    assert known.guess("")[1]["x"] == "variable"
-
-
-def test_what_is_kept_is_bounded() -> None:
-    known = KnownNames([])
-    for n in range(2 * MOST_KEPT):
-        known.note(f"x{n}.", answer(len(f"x{n}"), ".a"), len(f"x{n}"))
-    assert known.guess("x0.")[1] == {}
-    assert known.guess(f"x{2 * MOST_KEPT - 1}.")[1] == {".a": "attribute"}
+# ---------------------------------------------------------------------- who is asked
 
 
 class Group:
@@ -208,7 +177,6 @@ class Group:
     def __init__(self) -> None:
         self.answers: dict[int, object] = {}
         self.living = {0, 1}
-        self.generation = 0
         self.asked: list[tuple[list[int], str, float | None]] = []
 
     def ask(
@@ -220,7 +188,7 @@ class Group:
         return {i: self.answers[i] for i in processes if i in self.answers}
 
     def assist(self) -> Assist:
-        return Assist(self.ask, lambda: self.living, lambda: self.generation)  # type: ignore[arg-type]
+        return Assist(self.ask, lambda: self.living)  # type: ignore[arg-type]
 
 
 def test_the_first_living_process_is_asked_and_not_for_long() -> None:
@@ -233,25 +201,14 @@ def test_the_first_living_process_is_asked_and_not_for_long() -> None:
 def test_who_does_not_answer_or_fails_is_no_error() -> None:
     group = Group()
     assist = group.assist()
-    group.answers[0] = answer(3, ".sum", names=("mine",))
+    group.answers[0] = (3, {".sum": "attribute"})
     assert assist.complete(Code("a\nx.", 4, 0)) == (3, {".sum": "attribute"})
     for trouble in ({}, {-1: OSError("gone")}, {0: None}):
         group.answers = trouble
-        assert assist.complete(Code("b = 2\nx.s", 9, 0)) == (7, {".sum": "attribute"})
-        assert assist.complete(Code("mi", 2, 0)) == (0, {"mine": "variable"})
+        assert assist.complete(Code("b = 2\nx.s", 9, 0)) == (9, {})
         assert assist.inspect("x", 0) == {}
     group.living = set()
-    assert assist.names() == ("mine",)
-
-
-def test_fresh_processes_have_none_of_the_old_names() -> None:
-    group = Group()
-    assist = group.assist()
-    group.answers[0] = answer(0, "mine", names=("mine",))
-    assist.complete(Code("mi", 2, 0))
-    group.answers, group.generation = {}, 1
-    assert assist.complete(Code("mi", 2, 0)) == (0, {})
-    assert "jax" in assist.names()
+    assert assist.names() == ()
 
 
 # ---------------------------------------------------------------------- all magics are known
