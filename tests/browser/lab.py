@@ -24,9 +24,9 @@ from typing import IO
 import psutil
 from playwright.sync_api import Locator, Page, expect
 
-from jaxnb_fixtures import PATIENT_SECONDS, TOKEN, processes_of_tests, still_running
-from jaxnb_kernels import kernel_ports
-from jaxnb_shown import who_wrote
+from support.fixtures import PATIENT_SECONDS, TOKEN, processes_of_tests, still_running
+from support.kernels import kernel_ports
+from support.shown import who_wrote
 
 KERNEL = "Python 3 (ipykernel)"
 

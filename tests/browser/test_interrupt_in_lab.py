@@ -7,8 +7,8 @@ import pytest
 from playwright.sync_api import expect
 
 from browser.conftest import OpenLab
-from jaxnb_fixtures import still_running
-from jaxnb_shown import who_wrote
+from support.fixtures import still_running
+from support.shown import who_wrote
 
 START = ("%load_ext jaxnb", "%spmd_start -n 4 --platform cpu")
 LONG = "%%spmd\nimport time\nprint('begun')\ntime.sleep(1000)"

@@ -11,8 +11,8 @@ from playwright.sync_api import expect
 
 from browser.conftest import OpenLab
 from browser.lab import Cell
-from jaxnb_fixtures import processes_of_tests
-from jaxnb_shown import who_wrote
+from support.fixtures import processes_of_tests
+from support.shown import who_wrote
 
 QUICKSTART = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
 

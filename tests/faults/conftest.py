@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jaxnb_fixtures import Left, assert_nothing_left
+from support.fixtures import Left, assert_nothing_left
 
 SHARED = {"shared_group": "group", "shared_session": "session"}
 """A group that tests share, to the fixture that gives it to a test, with fresh processes if the

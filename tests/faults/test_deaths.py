@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 import jaxnb
-from faults.shared import cleared
 from jaxnb.errors import CellError, ProcessDiedError, SessionBrokenError
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable, still_running, until
+from support.faults import cleared
+from support.fixtures import assert_usable, still_running, until
 
 PROCESSES = 3
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import jaxnb
-from faults.shared import cleared, show_waits_soon
 from faults.test_waits import Presses
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError
 from jaxnb.session import Session, interrupts_and_timeouts
+from support.faults import cleared, show_waits_soon
 
 pytestmark = pytest.mark.rotates
 

@@ -14,7 +14,7 @@ from jaxnb.cells.process_output import MAX_TEXT_CHARS
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable
+from support.fixtures import assert_usable
 
 MIB = 1 << 20
 

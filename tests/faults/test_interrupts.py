@@ -16,7 +16,6 @@ from typing import Any
 import psutil
 import pytest
 
-from faults.shared import cleared, pressing_beside
 from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink
@@ -25,7 +24,8 @@ from jaxnb.model.cells import CellRequest
 from jaxnb.model.group import Whereabouts
 from jaxnb.session import Session, interrupts_and_timeouts
 from jaxnb.session.reasons import line_text
-from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, still_running
+from support.faults import cleared, pressing_beside
+from support.fixtures import PATIENT_SECONDS, assert_usable, still_running
 
 pytestmark = pytest.mark.rotates
 

@@ -12,7 +12,7 @@ import jaxnb
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, ProcessDiedError
 from jaxnb.session import Session, panel
-from jaxnb_fixtures import PATIENT_SECONDS
+from support.fixtures import PATIENT_SECONDS
 
 pytestmark = pytest.mark.rotates
 

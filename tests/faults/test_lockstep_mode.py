@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import jaxnb
-from faults.shared import show_waits_soon
 from jaxnb.cells import card_waits
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink
@@ -24,7 +23,8 @@ from jaxnb.lockstep.connections import connected
 from jaxnb.lockstep.messages import conductor_beside
 from jaxnb.model.group import Waits
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS
+from support.faults import show_waits_soon
+from support.fixtures import PATIENT_SECONDS
 
 pytestmark = pytest.mark.rotates
 

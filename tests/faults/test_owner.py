@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from jaxnb.launch import lifeline
-from jaxnb_fixtures import PATIENT_SECONDS, processes_of_tests, still_running
+from support.fixtures import PATIENT_SECONDS, processes_of_tests, still_running
 
 OWNER = """\
 

@@ -18,7 +18,6 @@ import psutil
 import pytest
 
 import jaxnb
-from faults.shared import cleared, pressing_beside
 from jaxnb.arrays import refusals
 from jaxnb.arrays.gathered import GatheredArray
 from jaxnb.cells.sinks import NoSink
@@ -34,8 +33,15 @@ from jaxnb.errors import (
 )
 from jaxnb.session import Session
 from jaxnb.wire import asking
-from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests, still_running, until
-from jaxnb_transfers import (
+from support.faults import cleared, pressing_beside
+from support.fixtures import (
+    PATIENT_SECONDS,
+    assert_usable,
+    processes_of_tests,
+    still_running,
+    until,
+)
+from support.transfers import (
     COLUMNS,
     NBYTES,
     PATHS,
@@ -499,8 +505,8 @@ sys.path.insert(0, {tests!r})
 import numpy as np, psutil
 import jaxnb
 from jaxnb.errors import NotEnoughMemoryError
-from jaxnb_fixtures import assert_usable
-from jaxnb_transfers import SHARDED
+from support.fixtures import assert_usable
+from support.transfers import SHARDED
 
 with jaxnb.start(2, platform="cpu") as session:
     session.run(SHARDED + "x = spread((64, 1 << 20), P('data')); y = 1; jax.block_until_ready(x)")
@@ -553,8 +559,8 @@ import os, sys
 sys.path.insert(0, {tests!r})
 import numpy as np
 import jaxnb
-from jaxnb_fixtures import assert_usable
-from jaxnb_transfers import SHARDED
+from support.fixtures import assert_usable
+from support.transfers import SHARDED
 
 assert os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize == 1 << 20
 with jaxnb.start(2, platform="cpu") as session:

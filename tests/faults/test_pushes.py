@@ -13,7 +13,6 @@ import pytest
 import zmq
 
 import jaxnb
-from faults.shared import answer_to_forged, cleared
 from jaxnb.arrays import refusals
 from jaxnb.arrays.moving import request_for
 from jaxnb.errors import (
@@ -27,8 +26,9 @@ from jaxnb.model.cells import CallRequest, RequestFailed
 from jaxnb.session import Session
 from jaxnb.wire.client import _Sent
 from jaxnb.wire.messages import METADATA_KEY, Exchange, Reply, digest, dump
-from jaxnb_fixtures import assert_usable
-from jaxnb_transfers import (
+from support.faults import answer_to_forged, cleared
+from support.fixtures import assert_usable
+from support.transfers import (
     NBYTES,
     PROCESSES,
     SHARDED,

@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 import jaxnb
-from faults.shared import cleared, missing, pressing_beside, without_replica
 from jaxnb.errors import (
     CellError,
     JaxnbError,
@@ -24,7 +23,8 @@ from jaxnb.errors import (
 )
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, until
+from support.faults import cleared, missing, pressing_beside, without_replica
+from support.fixtures import PATIENT_SECONDS, assert_usable, until
 
 pytestmark = pytest.mark.rotates
 

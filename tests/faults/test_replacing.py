@@ -10,12 +10,12 @@ import psutil
 import pytest
 
 import jaxnb
-from faults.shared import assert_kept, cleared, missing, without_replica
 from jaxnb.errors import ArrayGoneError, CellError, ProcessDiedError
 from jaxnb.recovery.card import recovered_card
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable, until
+from support.faults import assert_kept, cleared, missing, without_replica
+from support.fixtures import assert_usable, until
 
 pytestmark = pytest.mark.rotates
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import jaxnb
-from jaxnb_fixtures import PATIENT_SECONDS, until
+from support.fixtures import PATIENT_SECONDS, until
 
 ARRAYS = """\
 import jax, numpy as np

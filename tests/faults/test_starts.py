@@ -21,7 +21,7 @@ from jaxnb.errors import StartError
 from jaxnb.launch import cluster
 from jaxnb.launch.cluster import BackgroundLoop
 from jaxnb.launch.forkclient import ForkServerClient
-from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests, still_running
+from support.fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests, still_running
 
 pytestmark = pytest.mark.rotates
 

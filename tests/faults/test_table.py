@@ -19,7 +19,6 @@ import psutil
 import pytest
 
 import jaxnb
-from faults.shared import assert_kept, missing, without_replica
 from faults.table import DEVICES, IS_REPORT, PROCESSES, ROWS, Row, has_meaning, in_the_gate
 from faults.table import code as codes
 from faults.table.scenes import SCENES
@@ -28,9 +27,10 @@ from jaxnb.errors import JaxnbError, ProcessDiedError, SessionBrokenError, Start
 from jaxnb.labels import processes_label, ranks_label
 from jaxnb.session import Session, interrupts_and_timeouts
 from jaxnb.wire import asking
-from jaxnb_fixtures import PATIENT_SECONDS, Left, assert_nothing_left, until, whereabouts
-from jaxnb_memory_group import memory_group
-from jaxnb_sampling import seed
+from support.faults import assert_kept, missing, without_replica
+from support.fixtures import PATIENT_SECONDS, Left, assert_nothing_left, until, whereabouts
+from support.memory_group import memory_group
+from support.sampling import seed
 
 # The report is not about how long jaxnb waits before it acts by itself. The tests have it wait as
 # long as for a user: a short wait takes who is only slow for one who is stuck.

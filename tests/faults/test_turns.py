@@ -14,7 +14,6 @@ from typing import Any
 import psutil
 import pytest
 
-from faults.shared import answer_to_forged
 from jaxnb.arrays.moving import request_for
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import (
@@ -26,7 +25,8 @@ from jaxnb.errors import (
 from jaxnb.model.cells import CheckRequest, RequestFailed
 from jaxnb.session import Session
 from jaxnb.wire import client, messages
-from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, still_running, until
+from support.faults import answer_to_forged
+from support.fixtures import PATIENT_SECONDS, assert_usable, still_running, until
 
 ENDLESS = "import time\nprint('in')\nwhile True: time.sleep(0.01)"
 

@@ -18,8 +18,8 @@ import jaxnb
 from faults.unequal import ROWS, Row
 from faults.unequal.row import SETUP
 from jaxnb.session import Session
-from jaxnb_fixtures import CLEAR, Notices
-from jaxnb_sampling import sampled, seed
+from support.fixtures import CLEAR, Notices
+from support.sampling import sampled, seed
 
 PROCESSES, DEVICES = map(int, os.environ.get("JAXNB_TABLE_SHAPE", "4x2").split("x"))
 IS_OF_TEXTS = (PROCESSES, DEVICES) == (4, 2)

@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 
 import jaxnb
-from faults import shared
-from faults.shared import cleared, show_waits_soon
 from jaxnb.cells.card_waits import waits_text
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink, SaysWaits, StderrNotices
@@ -23,7 +21,9 @@ from jaxnb.errors import CellError, CellTimeoutError, SessionBrokenError
 from jaxnb.model.dispatches import CheckMode
 from jaxnb.model.group import Waits
 from jaxnb.session import Session, panel
-from jaxnb_fixtures import assert_usable
+from support import faults as shared
+from support.faults import cleared, show_waits_soon
+from support.fixtures import assert_usable
 
 pytestmark = pytest.mark.rotates
 

@@ -28,7 +28,7 @@ from jaxnb.compat import jax_fast_path as unchecked
 from jaxnb.compat import jax_pitfalls as pitfalls
 from jaxnb.compat import jax_programs as hlo
 from jaxnb.compat import jax_runtime as _jax_internals
-from jaxnb_fixtures import until
+from support.fixtures import until
 
 FORKS = str(Path(__file__).with_name("forked_python.py"))
 

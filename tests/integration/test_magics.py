@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-import jaxnb_fixtures
-from jaxnb_fixtures import own_frames, until
-from jaxnb_kernels import new_code_cell, notebook_client
+from support import fixtures
+from support.fixtures import own_frames, until
+from support.kernels import new_code_cell, notebook_client
 
 HTML = "text/html"
 
@@ -159,7 +159,7 @@ def test_without_a_group_every_magic_says_what_to_type(notebook: Notebook) -> No
         assert message.startswith("There is no group of processes.")
         assert "`%spmd_start`" in message
     # What cannot be started says why, and starts nothing.
-    before = jaxnb_fixtures.processes_of_tests()
+    before = fixtures.processes_of_tests()
     for line, said in {
         "-n 0": "must be at least 1, not 0. Nothing was started.",
         "-n many": "invalid int value: 'many'",
@@ -174,7 +174,7 @@ def test_without_a_group_every_magic_says_what_to_type(notebook: Notebook) -> No
     }.items():
         assert said in notebook.bad(f"%spmd_start {line}")
     assert "Did you mean '--keep'?" in notebook.bad("%spmd_restart --kep")
-    until(lambda: set(jaxnb_fixtures.processes_of_tests()) <= set(before), "the end of what began")
+    until(lambda: set(fixtures.processes_of_tests()) <= set(before), "the end of what began")
     assert "Type `%spmd_start`" in notebook.bad("%%spmd\n1")
 
 
@@ -183,7 +183,7 @@ def test_load_start_run_restart_stop(notebook: Notebook) -> None:
         "",
         "The jaxnb extension is already loaded. To reload it, use:\n  %reload_ext jaxnb",
     )
-    before = set(jaxnb_fixtures.processes_of_tests())
+    before = set(fixtures.processes_of_tests())
     started = notebook.good("%spmd_start -n 2 --platform cpu --bare")
     assert "2 processes" in started.text
     pids = notebook.good("print([p.pid for p in spmd.processes])").text
@@ -205,7 +205,7 @@ def test_load_start_run_restart_stop(notebook: Notebook) -> None:
     stopped = notebook.good("%spmd_stop")
     assert "stopped" in stopped.text.lower()
     assert "{'a': kept}" in notebook.good("%spmd_history").text  # what it ran can be looked at
-    until(lambda: set(jaxnb_fixtures.processes_of_tests()) <= before, "the end of the group")
+    until(lambda: set(fixtures.processes_of_tests()) <= before, "the end of the group")
     assert "There is no group" in notebook.bad("%spmd_stop")
     assert "was closed" in notebook.bad("spmd.run('1')", "SessionClosedError")
 

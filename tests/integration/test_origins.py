@@ -14,7 +14,7 @@ import jaxnb
 from jaxnb.arrays.pulling import OriginsDifferWarning
 from jaxnb.cells.sinks import NoSink
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable
+from support.fixtures import assert_usable
 
 pytestmark = pytest.mark.rotates
 

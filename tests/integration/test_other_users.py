@@ -23,7 +23,7 @@ import pytest
 
 from jaxnb.launch.folder import LONGEST_NAME
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS, assert_usable
+from support.fixtures import PATIENT_SECONDS, assert_usable
 
 pytestmark = pytest.mark.may_be_skipped
 

@@ -42,8 +42,8 @@ from jaxnb.errors import (
     UsageError,
 )
 from jaxnb.session import Session
-from jaxnb_arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_transfers, whole
-from jaxnb_fixtures import PATIENT_SECONDS, until
+from support.arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_transfers, whole
+from support.fixtures import PATIENT_SECONDS, until
 
 
 def forget(array: GatheredArray) -> None:

@@ -17,7 +17,7 @@ from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, DivergenceWarning, UsageError
 from jaxnb.model.group import Waits
 from jaxnb.session import Session
-from jaxnb_fixtures import CLEAR, assert_usable
+from support.fixtures import CLEAR, assert_usable
 
 SETUP = """
 import functools, threading

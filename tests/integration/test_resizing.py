@@ -15,7 +15,7 @@ from integration.test_magics import kernel
 from jaxnb.errors import CellError, JaxnbError, ProcessDiedError, UsageError
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable, until
+from support.fixtures import assert_usable, until
 
 pytestmark = pytest.mark.rotates
 

@@ -32,7 +32,7 @@ from jaxnb.errors import (
 )
 from jaxnb.model.arrays import ArrayInfo
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS, own_frames, until
+from support.fixtures import PATIENT_SECONDS, own_frames, until
 
 pytestmark = pytest.mark.usefixtures("exact_labels")
 

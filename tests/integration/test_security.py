@@ -21,7 +21,7 @@ from integration.test_sentinel import dropped, until_dropped
 from jaxnb.lockstep.messages import conductor_beside
 from jaxnb.model.group import SentinelAddress
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests
+from support.fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests
 
 pytestmark = pytest.mark.rotates
 

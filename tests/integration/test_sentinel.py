@@ -31,7 +31,7 @@ from jaxnb.session import Session
 from jaxnb.session.standing_since import waits_in_jax
 from jaxnb.wire.messages import METADATA_KEY, digest, dump
 from jaxnb.wire.sentinels import ANSWER_SECONDS, MOST_AT_ONCE, WHERE, Sentinels
-from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, until
+from support.fixtures import PATIENT_SECONDS, assert_usable, until
 
 ALL = [0, 1, 2, 3]
 DROPPED = """

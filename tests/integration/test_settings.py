@@ -10,7 +10,7 @@ import jaxnb
 from jaxnb.cells.result import CellResult
 from jaxnb.errors import CellError, PitfallWarning
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS
+from support.fixtures import PATIENT_SECONDS
 
 pytestmark = pytest.mark.rotates
 

@@ -30,7 +30,7 @@ from jaxnb.options import StartOptions
 from jaxnb.session import Session
 from jaxnb.session.starting import verify
 from jaxnb.wire import client
-from jaxnb_fixtures import PATIENT_SECONDS, assert_usable
+from support.fixtures import PATIENT_SECONDS, assert_usable
 
 MakeSession = Callable[..., Session]
 

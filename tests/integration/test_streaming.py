@@ -14,7 +14,7 @@ from jaxnb.errors import CellError, JaxnbError
 from jaxnb.labels import Outputs
 from jaxnb.model.cells import RichOutput
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS
+from support.fixtures import PATIENT_SECONDS
 
 pytestmark = pytest.mark.usefixtures("exact_labels")
 

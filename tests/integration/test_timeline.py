@@ -13,7 +13,7 @@ from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, UsageError
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable, until
+from support.fixtures import assert_usable, until
 
 pytestmark = pytest.mark.rotates
 

@@ -10,7 +10,7 @@ import pytest
 
 import jaxnb
 from jaxnb.session import Session
-from jaxnb_fixtures import own_frames
+from support.fixtures import own_frames
 
 pytestmark = pytest.mark.rotates
 

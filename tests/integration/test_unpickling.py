@@ -11,7 +11,7 @@ import pytest
 from ipyparallel.serialize import serialize_object
 
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable
+from support.fixtures import assert_usable
 
 pytestmark = pytest.mark.rotates
 

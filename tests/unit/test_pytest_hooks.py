@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jaxnb_pytest_hooks import KINDS
+from support.pytest_hooks import KINDS
 
-HOOKS = ["-p", "jaxnb_pytest_hooks", "-p", "no:cacheprovider", "--disable-plugin-autoload"]
+HOOKS = ["-p", "support.pytest_hooks", "-p", "no:cacheprovider", "--disable-plugin-autoload"]
 
 
 @pytest.fixture

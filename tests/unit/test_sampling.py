@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxnb_sampling import SEED, sampled, seed
+from support.sampling import SEED, sampled, seed
 
 ROWS = tuple(range(60))
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator
 
 from faults.table.axes import WAITS_IN_JAX, WAITS_IN_PYTHON
 from faults.table.rows import ROWS, Row, has_meaning
-from jaxnb_sampling import sampled
+from support.sampling import sampled
 
 
 def depends_on_patience(row: Row) -> bool:

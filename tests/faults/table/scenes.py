@@ -19,7 +19,7 @@ from jaxnb.cells.sinks import StderrNotices
 from jaxnb.display.markup import strip_ansi
 from jaxnb.labels import processes_label
 from jaxnb.recovery.card import recovered_card
-from jaxnb_fixtures import until
+from support.fixtures import until
 
 DEPUTY = 1
 """The process that dies so that there is a group to form anew."""

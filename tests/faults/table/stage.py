@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 
-from faults.shared import Finger
 from faults.table.axes import PROCESSES
 from faults.table.rows import Row
 from jaxnb.cells.sinks import NoSink
@@ -20,7 +19,8 @@ from jaxnb.model.group import Whereabouts
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
 from jaxnb.session.standing_since import waits_for_others
-from jaxnb_fixtures import until
+from support.faults import Finger
+from support.fixtures import until
 
 LOOKS = 5
 """Who is seen to wait at one place so many times, stays there."""

@@ -25,7 +25,7 @@ from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import JaxnbError
 from jaxnb.session import Session
 from jaxnb.session.starting import Starter
-from jaxnb_run_report import GROUPS
+from support.run_report import GROUPS
 
 TOKEN = "JAXNB_TEST_TOKEN"
 """In the environment of this process, and so of every process that a test starts."""

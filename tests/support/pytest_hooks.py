@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
-from jaxnb_run_report import Totals, WorkerReport
-from jaxnb_sampling import SEED
+from support.run_report import Totals, WorkerReport
+from support.sampling import SEED
 
-TESTS = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parents[1]
 
 # Cheap kinds first: what they catch need not be waited for. Then what takes long in one piece:
 # as the last, it would have all workers but one wait.
@@ -174,7 +174,7 @@ def _whereabouts(item: pytest.Item) -> list[str]:
     sessions += getattr(given.get("make_session"), "sessions", [])
     if not sessions:
         return []
-    from jaxnb_fixtures import whereabouts  # pytest rewrites its asserts, once it is a plugin
+    from support.fixtures import whereabouts  # pytest rewrites its asserts, once it is a plugin
 
     return [whereabouts(each) for each in dict.fromkeys(sessions) if each.state != "closed"]
 
