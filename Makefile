@@ -27,7 +27,7 @@ OLDEST := .venv-oldest
 TELLING := $(addprefix tests/,unit/test_constraints.py unit/test_versions.py \
   $(addprefix integration/test_,jax_internals.py compat.py starting.py running.py lockstep.py recover.py pull.py push.py))
 
-.PHONY: help demo lab test test-oldest test-all check $(KINDS:%=test-%) bench soak faults-report unequal-report docs lint format pins clean
+.PHONY: help demo lab test test-oldest test-all check $(KINDS:%=test-%) bench soak docs lint format pins clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
@@ -40,7 +40,7 @@ demo: $(RUN) ## Run the quickstart notebook on 4 processes and print what it sho
 lab: $(RUN) ## Open JupyterLab on the quickstart notebook
 	@$(BIN)/python -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/quickstart.ipynb
 
-test: $(DEV) ## Run the tests that decide whether a change goes in (9 minutes; WORKERS=2, SEED=…)
+test: $(DEV) ## Run the tests that decide whether a change goes in (9 minutes; WORKERS=2)
 	@scripts/install_system_packages.sh
 	@$(BIN)/python scripts/run_tests.py -n $(or $(WORKERS),2) -m "not timing and not thorough"
 
@@ -64,12 +64,6 @@ bench: $(DEV) ## Measure start, stop, cells, memory, arrays and trouble beside i
 
 soak: $(DEV) ## Run MINUTES=5 of mixed healthy work on a group; fail on any false alarm (SEED=…)
 	@$(BIN)/python scripts/soak.py --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
-
-faults-report: $(DEV) ## Run the table of faults, print it with times (TIMES=20, WORKERS=3, MARKDOWN=docs/what_goes_wrong.md)
-	@$(BIN)/python scripts/faults_report.py --times $(or $(TIMES),1) --workers $(or $(WORKERS),1) $(if $(MARKDOWN),--markdown $(MARKDOWN))
-
-unequal-report: $(DEV) ## Run the table of what is unequal among processes (TIMES=20, WORKERS=2, MARKDOWN=docs/what_differs.md)
-	@$(BIN)/python scripts/unequal_report.py --times $(or $(TIMES),1) --workers $(or $(WORKERS),1) $(if $(MARKDOWN),--markdown $(MARKDOWN))
 
 docs: $(DEV) ## Build the documentation into docs/_build/html, executing its code
 	@# -E: a page that has failed, or whose code has changed beneath it, is read again.

@@ -6,11 +6,16 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from jaxnb.compat.inventory import USES  # noqa: E402
 from jaxnb.compat.uses import table  # noqa: E402
+from support.pages import faults_table, unequal_table  # noqa: E402
 
-TABLE = "<!-- the table of jaxnb/compat/inventory.py -->"
+TABLES = {
+    "reference/compat": ("<!-- the table of jaxnb/compat/inventory.py -->", table(USES)),
+    "what_goes_wrong": ("<!-- the table of tests/faults/table/rows.py -->", faults_table()),
+    "what_differs": ("<!-- the table of tests/faults/unequal/rows.py -->", unequal_table()),
+}
 
 project = "jaxnb"
 author = "the jaxnb authors"
@@ -54,13 +59,13 @@ if is_fresh(EXECUTED):
 
 
 def setup(app: Any) -> None:
-    """Has the quickstart read from its executed copy, if that is fresh; makes a table."""
+    """Has the quickstart read from its executed copy, if that is fresh; makes tables."""
 
     def read(_: Any, name: str, source: list[str]) -> None:
         if name == "quickstart" and is_fresh(EXECUTED):
             source[0] = EXECUTED.read_text()
-        elif name == "reference/compat":
-            source[0] = source[0].replace(TABLE, table(USES))
+        elif name in TABLES:
+            source[0] = source[0].replace(*TABLES[name])
 
     app.connect("source-read", read)
 

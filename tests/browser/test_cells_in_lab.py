@@ -47,7 +47,7 @@ def red(cell: Cell) -> Locator:
     return cell.output.locator(RED)
 
 
-@pytest.mark.rotates
+@pytest.mark.thorough
 def test_help_hints_and_auto(lab_page: OpenLab) -> None:
     asked, forgotten = "%%spmd\nscaled?", "scaled(x)"
     few = "import jax\njax.make_mesh((2,), ('d',))"
@@ -71,7 +71,6 @@ def test_help_hints_and_auto(lab_page: OpenLab) -> None:
     lab.run("%spmd_auto off")
 
 
-@pytest.mark.rotates
 def test_lines_bars_errors_pictures_and_comparisons(lab_page: OpenLab, tmp_path: Path) -> None:
     pull, gate = "%spmd_pull model", tmp_path / "gate"
     far_apart = f"%%spmd\nif process_index: open({str(gate)!r}).read()\nprint('far')"

@@ -27,8 +27,6 @@ from jaxnb.session.reasons import line_text
 from support.faults import cleared, pressing_beside
 from support.fixtures import PATIENT_SECONDS, assert_usable, still_running
 
-pytestmark = pytest.mark.rotates
-
 
 @pytest.fixture
 def session(
@@ -118,6 +116,7 @@ def test_sigint_ends_the_cell_on_every_process(session: Session, body: str) -> N
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_what_a_command_has_put_into_the_background_ends_with_it(session: Session) -> None:
     """The shell ends by SIGINT, and what it has started ignores that."""
     sink = OnFirstLine(press_interrupt, 1)
@@ -284,6 +283,7 @@ def test_an_interrupt_in_jaxs_own_callback_strikes_at_once(
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_what_else_python_ignores_is_printed(session: Session) -> None:
     result = session.run("class Thing:\n    def __del__(self): raise KeyboardInterrupt\nThing();")
     for each in result.per_process.values():
@@ -322,6 +322,7 @@ def test_interrupt_pressed_twice_is_one_interrupt(
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_a_second_sigint_that_reaches_a_process_does_not_hide_the_first(session: Session) -> None:
     """Straight to the processes, past the notebook's own care."""
 
@@ -336,6 +337,7 @@ def test_a_second_sigint_that_reaches_a_process_does_not_hide_the_first(session:
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_an_interrupt_from_another_thread(session: Session) -> None:
     sink = OnFirstLine(session.interrupt, session.num_processes)
     with pytest.raises(CellError):
@@ -358,6 +360,7 @@ def test_an_interrupt_at_the_very_beginning_of_a_cell(session: Session) -> None:
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_an_interrupt_before_its_turn_runs_nothing(session: Session) -> None:
     interrupted = threading.Event()
     interrupted.set()
@@ -366,6 +369,7 @@ def test_an_interrupt_before_its_turn_runs_nothing(session: Session) -> None:
     assert session.run("'ran' in globals()").value is False
 
 
+@pytest.mark.thorough
 def test_an_interrupt_without_a_cell_does_nothing(session: Session) -> None:
     session.interrupt()
     assert_usable(session)
@@ -484,6 +488,7 @@ while True:
 """
 
 
+@pytest.mark.thorough
 def test_who_was_read_while_it_went_on_is_told_to_hold_another_step(
     make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -550,6 +555,7 @@ async def group():
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "code",
     [
@@ -719,6 +725,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.thorough
 def test_what_handles_the_interrupt_can_run_collectives(
     make_session: Callable[..., Session],
 ) -> None:
@@ -734,6 +741,7 @@ def test_what_handles_the_interrupt_can_run_collectives(
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_a_time_out_stops_at_the_same_dispatch(make_session: Callable[..., Session]) -> None:
     session = make_session(4, devices_per_process=2)
     session.run(TRAINING)

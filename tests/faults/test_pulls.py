@@ -65,8 +65,6 @@ from support.transfers import (
     use_path,
 )
 
-pytestmark = pytest.mark.rotates
-
 X = f"x = spread(({ROWS}, {COLUMNS}), P('data'))\nr = spread((64, 64), P())\n"
 
 
@@ -274,6 +272,7 @@ def test_an_interrupt_halfway_ends_a_pull_and_frees_its_buffers(
     assert_usable(group)
 
 
+@pytest.mark.thorough
 def test_an_interrupt_on_the_last_byte_is_not_lost(group: Session) -> None:
     group.meter = Meter(press_interrupt, NBYTES - 1)
     meter = group.meter
@@ -330,6 +329,7 @@ def test_an_interrupt_reaches_a_process_that_begins_late(session: Session) -> No
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_an_interrupt_ends_the_wait_for_a_turn(session: Session) -> None:
     def press_when_in_line(press: Callable[[], None]) -> None:
         until(lambda: len(session._work.turns._queue) > 1, "the pull was in line")
@@ -397,6 +397,7 @@ def test_a_process_that_is_stopped_halfway_is_named(
 # ---------------------------------------------------------------------- beside cells
 
 
+@pytest.mark.thorough
 def test_a_pull_waits_for_the_cell_of_another_thread(group: Session) -> None:
     with ThreadPoolExecutor(2) as pool:
         sink = Began()
@@ -414,6 +415,7 @@ def test_a_pull_waits_for_the_cell_of_another_thread(group: Session) -> None:
     assert_usable(group)
 
 
+@pytest.mark.thorough
 def test_two_pulls_at_once_take_turns(group: Session) -> None:
     group.run(f"y = spread(({ROWS}, {COLUMNS}), P('data'), 1)")
     with ThreadPoolExecutor(4) as pool:
@@ -450,6 +452,7 @@ def test_a_pull_after_a_cell_that_was_given_up_says_who_is_in_it(
     assert_usable(group)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", ["restart", pytest.param("close", marks=thorough)])
 def test_a_pull_ends_with_its_group(
     own_group: Session, path: str, end: str, monkeypatch: pytest.MonkeyPatch
@@ -465,6 +468,7 @@ def test_a_pull_ends_with_its_group(
             own_group.pull("x")
 
 
+@pytest.mark.thorough
 def test_a_pull_after_an_interrupted_restart_says_so(group: Session) -> None:
     def interrupt(stage: str, detail: str) -> None:
         raise KeyboardInterrupt
@@ -547,6 +551,7 @@ def run_script(code: str, **settings: Any) -> str:
     return ended.stdout
 
 
+@pytest.mark.thorough
 @thorough
 def test_a_real_limit_on_memory_refuses_a_pull_and_a_push() -> None:
     told = run_script(LIMITED)
@@ -613,6 +618,7 @@ def footprint(session: Session) -> dict[str, list[int]]:
     }
 
 
+@pytest.mark.thorough
 @thorough  # how much memory a process has is not in its hands alone
 def test_a_hundred_pulls_and_pushes_take_no_more_memory_than_some(
     session: Session, path: str, monkeypatch: pytest.MonkeyPatch

@@ -48,8 +48,6 @@ from support.transfers import (
     use_path,
 )
 
-pytestmark = pytest.mark.rotates
-
 thorough = pytest.mark.thorough
 
 
@@ -126,6 +124,7 @@ def test_a_process_that_dies_halfway_is_named_and_the_others_keep_the_old_value(
     restart(group)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "seed", [0, pytest.param(1, marks=thorough), pytest.param(2, marks=thorough)]
 )
@@ -244,6 +243,7 @@ def test_a_process_that_is_stopped_halfway_is_named(
 # ---------------------------------------------------------------------- beside others
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", [pytest.param("restart", marks=thorough), "close"])
 def test_a_push_ends_with_its_group(
     own_group: Session, path: str, end: str, monkeypatch: pytest.MonkeyPatch
@@ -256,6 +256,7 @@ def test_a_push_ends_with_its_group(
             push(own_group)
 
 
+@pytest.mark.thorough
 def test_pushes_and_pulls_of_several_threads_take_turns(group: Session) -> None:
     def there_and_back(n: int) -> bool:
         name, value = f"v{n}", np.full((48, 1 << 12), n, np.float32)
@@ -286,6 +287,7 @@ def test_a_push_that_is_larger_than_free_memory_is_refused(
     assert_usable(group)
 
 
+@pytest.mark.thorough
 def test_a_push_that_is_larger_than_a_process_may_hold_is_refused(group: Session) -> None:
     group.run(
         "import resource, psutil\n"
@@ -337,6 +339,7 @@ def test_a_request_with_other_buffers_than_were_signed_is_not_read(
     assert_usable(session)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", TAMPERED)
 def test_a_reply_with_other_buffers_than_were_signed_is_dropped(session: Session, how: str) -> None:
     transport = session._life.transport
@@ -382,6 +385,7 @@ def test_a_read_without_a_signature_gets_no_answer(
     assert "dropped a reply whose buffers were not signed" in caplog.text
 
 
+@pytest.mark.thorough
 def test_a_transfer_that_has_ended_cannot_be_written_to(session: Session) -> None:
     with session._reach.channel() as channel:
         late = writing("ended long ago", b"late")

@@ -17,8 +17,6 @@ from jaxnb.session import Session
 from support.faults import assert_kept, cleared, missing, without_replica
 from support.fixtures import assert_usable, until
 
-pytestmark = pytest.mark.rotates
-
 PROCESSES = 3
 
 SETUP = """
@@ -177,6 +175,7 @@ def test_all(group: Session) -> None:
     assert_usable(group)
 
 
+@pytest.mark.thorough
 @thorough
 def test_again_and_again(group: Session) -> None:
     """Also one that is a replacement itself, and a helper's pids stay as many."""
@@ -341,6 +340,7 @@ def test_every_kind_of_value(make_session: Callable[..., Session]) -> None:
     assert_usable(group)
 
 
+@pytest.mark.thorough
 @first_on_two_devices
 def test_replicas_that_differ_are_not_given_and_figures_neither(group: Session) -> None:
     """The processes were not at the same step when one died: which of the values is right?"""
@@ -360,6 +360,7 @@ def test_replicas_that_differ_are_not_given_and_figures_neither(group: Session) 
     assert missing(recovered, 1)["params"] == ("the others' replicas of `params.a` differ")
 
 
+@pytest.mark.thorough
 @first_on_one_device
 def test_what_a_new_process_cannot_import_is_told(group: Session, tmp_path: object) -> None:
     """All the rest is given."""

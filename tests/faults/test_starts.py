@@ -23,8 +23,6 @@ from jaxnb.launch.cluster import BackgroundLoop
 from jaxnb.launch.forkclient import ForkServerClient
 from support.fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests, still_running
 
-pytestmark = pytest.mark.rotates
-
 LAUNCHERS = ["fork", "local"]
 thorough = pytest.mark.thorough
 ONE_LAUNCHER = ["fork", pytest.param("local", marks=thorough)]
@@ -133,6 +131,7 @@ def test_an_interrupt_during_the_start_leaves_nothing(launcher: str, where: str)
     assert still_running(left) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("launcher", ONE_LAUNCHER)
 @pytest.mark.parametrize("step", ["BackgroundLoop", "_IppCluster"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
@@ -157,6 +156,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("launcher", ONE_LAUNCHER)
 @pytest.mark.parametrize("moment", ["before", pytest.param("after", marks=pytest.mark.thorough)])
 def test_a_close_that_is_interrupted_can_be_repeated(
@@ -199,6 +199,7 @@ def test_a_close_that_is_interrupted_can_be_repeated(
         group.close()
 
 
+@pytest.mark.thorough
 def test_a_child_that_the_notebook_forked_does_not_hold_up_the_end() -> None:
     code = """
 import os, jaxnb
@@ -223,6 +224,7 @@ assert os.waitpid(child, 0)[1] == 0
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("launcher", ONE_LAUNCHER)
 def test_a_start_without_a_time_out(launcher: str) -> None:
     with jaxnb.start(2, platform="cpu", launcher=launcher, timeout=float("inf")) as session:

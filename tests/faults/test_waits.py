@@ -25,8 +25,6 @@ from support import faults as shared
 from support.faults import cleared, show_waits_soon
 from support.fixtures import assert_usable
 
-pytestmark = pytest.mark.rotates
-
 PROCESSES = 3
 
 SETUP = """
@@ -163,6 +161,7 @@ def test_left_behind_by_one_that_raised(group: Session) -> None:
     assert_kept(group)
 
 
+@pytest.mark.thorough
 def test_left_behind_by_those_that_were_not_asked(group: Session) -> None:
     result, (shown, *_) = ended_by_force(group, "float(f(x))", ranks=[0, 2])
     assert "Process 1 has not been asked to run the cell. If they wait for that one" in shown
@@ -367,6 +366,7 @@ def test_where_all_wait_is_shown_until_they_are_interrupted(group: Session) -> N
     assert_kept(group)
 
 
+@pytest.mark.thorough
 def test_without_a_sink_what_would_be_silent_is_said_on_standard_error(
     group: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -482,6 +482,7 @@ def test_a_message_that_is_lost_is_told_of(
     assert_usable(group)
 
 
+@pytest.mark.thorough
 def test_who_is_busy_with_what_a_cell_has_left_is_not_said_to_be_lost(
     group: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -497,6 +498,7 @@ def test_who_is_busy_with_what_a_cell_has_left_is_not_said_to_be_lost(
     assert sink.notices == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("check", ["off", "strict"])
 def test_a_cell_that_shows_nothing_is_seen_to_be_at_work(
     group: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: CheckMode

@@ -16,8 +16,6 @@ from jaxnb.cells.sinks import NoSink
 from jaxnb.session import Session
 from support.fixtures import assert_usable
 
-pytestmark = pytest.mark.rotates
-
 SETUP = """
 import time, threading, asyncio
 n = jax.device_count()
@@ -85,6 +83,7 @@ def test_an_error_that_leaves_other_steps_is_told(group: Session) -> None:
     assert_usable(group)
 
 
+@pytest.mark.thorough
 def test_origins_outlive_the_backend(group: Session) -> None:
     group.recover()
     assert said(group, "float(total(x)), float(total(y['w']));") == ""
@@ -104,6 +103,7 @@ def test_a_replaced_process_gets_them(make_session: Callable[..., Session]) -> N
     assert "passed `y['v']`" in said(group, "float(total(y['v' if process_index else 'w']));")
 
 
+@pytest.mark.thorough
 def test_pushed_arrays_have_them(group: Session) -> None:
     ones = np.ones((8, 2), np.float32)
     group.push(v=ones, u=2 * ones, spec=("d", None), mesh="mesh")
@@ -142,6 +142,7 @@ await asyncio.gather(*[one(k, (i + process_index) % 3) for i, k in enumerate("ab
     assert said(group, *cells) == ""
 
 
+@pytest.mark.thorough
 def test_jax_counts_as_many_calls_of_its_python_path_as_without_a_recorder(group: Session) -> None:
     """What JAX's own ``test_process_allgather_cache_hit`` and ``test_no_python_shard_arg_fallback``
     count: that package's test utilities need absl."""

@@ -15,8 +15,6 @@ from jaxnb.errors import CellError, UsageError
 from jaxnb.session import Session
 from support.fixtures import assert_usable, until
 
-pytestmark = pytest.mark.rotates
-
 SETUP = """
 import os, time
 mesh = jax.make_mesh((jax.device_count(),), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -102,6 +100,7 @@ def test_tracing_and_compiling(group: Session) -> None:
         assert each.totals["compiling"] > 0
 
 
+@pytest.mark.thorough
 def test_a_process_whose_cell_failed_has_a_timeline(group: Session) -> None:
     failed = group.run(
         "if process_index == 1: raise ValueError('x')", raise_on_error=False, ranks=[1, 3]
@@ -116,6 +115,7 @@ def test_a_process_whose_cell_failed_has_a_timeline(group: Session) -> None:
         group.timeline(-1)
 
 
+@pytest.mark.thorough
 def test_who_waited_for_one_that_raised_has_waited(group: Session) -> None:
     failed = group.run("if process_index == 2: 1 / 0\nstep(x);", raise_on_error=False)
     assert failed.errors[2].type_name == "ZeroDivisionError"
@@ -124,6 +124,7 @@ def test_who_waited_for_one_that_raised_has_waited(group: Session) -> None:
     assert waited == {0, 1, 3}
 
 
+@pytest.mark.thorough
 def test_processes_look_at_themselves_in_long_cells_only(group: Session, gate: Gate) -> None:
     asked = []
     ask = group._life.sentinels.ask
@@ -193,6 +194,7 @@ jax.block_until_ready = noting""")
         group.run("jax.block_until_ready = wait")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("exact_labels")
 def test_numbers_of_repeats(group: Session) -> None:
     result = group.run("print('called')\nprocess_index", time=True, repeats=4)
@@ -206,6 +208,7 @@ def test_numbers_of_repeats(group: Session) -> None:
     assert len(group.history) == before
 
 
+@pytest.mark.thorough
 def test_an_error_in_a_repeat(group: Session) -> None:
     group.run("calls = 0")
     with pytest.raises(CellError, match=r"process 1 raised ValueError: third at line 2") as caught:
@@ -220,6 +223,7 @@ def test_an_error_in_a_repeat(group: Session) -> None:
     assert_usable(group)
 
 
+@pytest.mark.thorough
 def test_await_magics_and_cells_within(group: Session) -> None:
     code = "import asyncio\nawait asyncio.sleep(0)\nget_ipython().run_cell('w = 1')\n%pwd\n7"
     result = group.run(code, time=True, repeats=2)
@@ -245,6 +249,7 @@ def test_an_interrupt_ends_the_repeats(group: Session) -> None:
 # ---------------------------------------------------------------------- history
 
 
+@pytest.mark.thorough
 def test_the_history_of_a_group(group: Session) -> None:
     before = len(group.history)
     ran = group.run("\nfloat(step(x).sum())\n\n# done", ranks=range(4))

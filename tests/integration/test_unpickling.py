@@ -13,8 +13,6 @@ from ipyparallel.serialize import serialize_object
 from jaxnb.session import Session
 from support.fixtures import assert_usable
 
-pytestmark = pytest.mark.rotates
-
 
 class Trap:
     """Makes a file where it is unpickled."""
@@ -47,6 +45,7 @@ def test_the_notebook_unpickles_no_data_message(session: Session, tmp_path: Path
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_a_process_unpickles_no_request_of_ipyparallels(
     make_session: Callable[..., Session], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
