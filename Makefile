@@ -35,7 +35,8 @@ help: ## Show this list
 	@for kind in $(KINDS); do printf '  make %-18s %s\n' "test-$$kind" "Run the tests in tests/$$kind"; done
 
 demo: $(RUN) ## Run the quickstart notebook on 4 processes and print what it shows
-	@$(BIN)/python scripts/demo.py
+	@mkdir -p notebooks/executed
+	@$(BIN)/jaxnb run notebooks/quickstart.ipynb --output notebooks/executed/quickstart.ipynb
 
 lab: $(RUN) ## Open JupyterLab on the quickstart notebook
 	@$(BIN)/python -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/quickstart.ipynb
@@ -59,8 +60,14 @@ $(KINDS:%=test-%): test-%: $(DEV)
 	@if [ $* = browser ]; then scripts/install_system_packages.sh; fi
 	@$(PYTEST) tests/$*
 
-bench: $(DEV) ## Measure start, stop, cells, memory, arrays and trouble beside ipyparallel's own
-	@$(BIN)/python -m benchmarks
+# `make bench pull start` measures these rows only: the words after bench are no targets.
+ifeq (bench,$(firstword $(MAKECMDGOALS)))
+ROWS := $(wordlist 2,$(words $(MAKECMDGOALS)),$(MAKECMDGOALS))
+$(if $(ROWS),$(eval $(ROWS):;@:))
+endif
+
+bench: $(DEV) ## Measure a group's life, cells, arrays and lockstep beside ipyparallel's own
+	@$(BIN)/python -m benchmarks $(ROWS)
 
 soak: $(DEV) ## Run MINUTES=5 of mixed healthy work on a group; fail on any false alarm (SEED=…)
 	@$(BIN)/python scripts/soak.py --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
