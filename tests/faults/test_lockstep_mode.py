@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -19,8 +18,6 @@ from jaxnb.cells import card_waits
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellTimeoutError, ProcessDiedError
-from jaxnb.lockstep.connections import connected
-from jaxnb.lockstep.messages import conductor_beside
 from jaxnb.model.group import Waits
 from jaxnb.session import Session
 from support.faults import show_waits_soon
@@ -117,17 +114,6 @@ def test_uneven_loops_and_calls_that_are_skipped(group: Session) -> None:
 
 
 @pytest.mark.thorough
-def test_an_array_that_is_deleted_on_one_process_begins_nothing(group: Session) -> None:
-    result = failed(
-        group,
-        "d = step(x)\nfor _ in range(3): total(d)\nif process_index == 1: d.delete()\n"
-        "float(total(d))",
-    )
-    assert "Array has been deleted" in result.errors[1].message
-    assert "process 1: raised RuntimeError at line 4" in told(result)
-
-
-@pytest.mark.thorough
 def test_what_a_cell_runs_within_itself_does_not_end_it(group: Session) -> None:
     result = failed(group, "get_ipython().run_cell('1 / 0', silent=True)\nlater = float(total(x))")
     assert {e.type_name for e in result.errors.values()} == {"ZeroDivisionError"}
@@ -204,15 +190,6 @@ while True:
     if process_index == i % 4:
         np.ones(10000).sum()
 """
-
-
-def test_an_interrupt_stops_all_after_the_same_step(group: Session, opened: Opened) -> None:
-    for _ in range(3):
-        result = interrupted(group, LOOP.format(open=opened.open), opened)
-        assert {e.type_name for e in result.errors.values()} == {"KeyboardInterrupt"}
-        steps, y = group.run("i, float(total(y))").value
-        assert steps >= 50
-        assert y == 16.0 * (steps + 1)
 
 
 @pytest.mark.thorough
@@ -371,21 +348,6 @@ class Panel(NoSink):
         is_first, self.text = not self.text, card_waits.waits_card(waits).text
         if is_first:
             self._call()
-
-
-@pytest.mark.thorough  # how it is known and told: test_lockstep.py, tests/unit/test_reasons.py
-def test_a_conductor_that_is_stopped_is_named(group: Session) -> None:
-    place = conductor_beside(group._life.cluster.service_address)
-    with contextlib.closing(connected(place)) as line:
-        conductor = line.peer
-    assert conductor is not None
-    panel = Panel(lambda: os.kill(conductor, signal.SIGCONT))
-    os.kill(conductor, signal.SIGSTOP)
-    try:
-        assert group.run("float(total(step(x)))", sink=panel).value == 32.0
-    finally:
-        os.kill(conductor, signal.SIGCONT)
-    assert f"The conductor (pid {conductor}), which lets processes dispatch, has not" in panel.text
 
 
 def test_who_waits_for_a_thread_of_its_own_is_named(

@@ -190,19 +190,6 @@ def test_again_and_again(group: Session) -> None:
     assert_usable(group)
 
 
-@pytest.mark.thorough  # fork and local differ in the start only
-def test_of_another_launcher(make_session: Callable[..., Session]) -> None:
-    group = make_session(2, launcher="local")
-    group.run(SETUP)
-    kill(group, 0)
-    assert group.recover().died == (0,)
-    with pytest.raises(ProcessDiedError, match="Process 0 of 2"):  # its new place is known
-        group.run("import os\nif process_index == 0: os._exit(3)")
-    group.recover()
-    group.run("assert float(f(w * 2)) == 20")
-    assert_usable(group)
-
-
 VALUES = """
 import collections, dataclasses, functools, typing
 from jax.experimental import checkify

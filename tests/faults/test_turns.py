@@ -120,21 +120,6 @@ def test_restart_frees_a_group_that_is_stuck_in_a_collective(
     assert_usable(group)
 
 
-@pytest.mark.thorough  # test_pulls has one
-def test_an_interrupted_restart_can_be_repeated(make_session: Callable[..., Session]) -> None:
-    group = make_session(2)
-
-    def interrupt(stage: str, detail: str) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        group.restart(interrupt)
-    with pytest.raises(SessionBrokenError):
-        group.run("1")
-    group.restart()
-    assert_usable(group)
-
-
 def test_close_ends_a_running_and_a_waiting_cell(
     make_session: Callable[..., Session], beside: Callable[..., Any]
 ) -> None:

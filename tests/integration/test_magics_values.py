@@ -48,12 +48,6 @@ def said(nb: Notebook, expression: str) -> str:
 # ---------------------------------------------------------------------- before a start, and help
 
 
-def test_without_a_group() -> None:
-    for notebook in kernel():
-        for line in ("%spmd_pull x", "%spmd_push x", "%spmd_layout x"):
-            assert notebook.bad(line).startswith("There is no group of processes.")
-
-
 @pytest.mark.parametrize("magic", ["spmd_pull", "spmd_push", "spmd_layout"])
 def test_help(nb: Notebook, magic: str) -> None:
     for option in ("--help", "-h"):

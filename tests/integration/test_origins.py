@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
-import psutil
 import pytest
 
 import jaxnb
@@ -89,18 +86,6 @@ def test_origins_outlive_the_backend(group: Session) -> None:
     assert said(group, "float(total(x)), float(total(y['w']));") == ""
     wrong = "float(total(y['v' if process_index else 'w']));"
     assert "process 0 passed `y['w']` (made at line" in said(group, wrong)
-
-
-@pytest.mark.thorough  # a replaced process is given what tests/faults/test_replacing.py says
-def test_a_replaced_process_gets_them(make_session: Callable[..., Session]) -> None:
-    group = make_session(3, devices_per_process=1)
-    group.run(SETUP)
-    pid = group.processes[1].pid
-    os.kill(pid, signal.SIGKILL)
-    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=10)
-    group.recover()
-    assert said(group, "float(total(y['w']));") == ""
-    assert "passed `y['v']`" in said(group, "float(total(y['v' if process_index else 'w']));")
 
 
 @pytest.mark.thorough

@@ -334,13 +334,6 @@ def test_what_was_called_while_it_was_off_is_recorded_afterwards(group: Session)
     refused(group, "x * (2 + process_index);")
 
 
-@pytest.mark.thorough  # that the last are kept is a deque's doing
-def test_the_last_dispatches_of_a_long_cell_are_remembered(group: Session) -> None:
-    group.run("for _ in range(4500): y = step(x)")
-    for recording in group.recordings().values():
-        assert [d.number for d in recording.dispatches[::4095]] == [405, 4500]
-
-
 @pytest.mark.usefixtures("patient_answers")
 def test_where_tells_the_last_dispatch(group: Session) -> None:
     group.run("step(x);")

@@ -219,12 +219,3 @@ def test_a_message_said_again_by_another_is_dropped(pair: Session) -> None:
     session.recover()
     assert drops(session, 0, heard)
     assert_usable(session)
-
-
-def test_a_sentinel_hears_no_message_without_a_signature(pair: Session) -> None:
-    token, unsigned = sentinel_of(pair, 0).token, Signer(key=b"")
-    for kind in ("where", "call"):
-        message = unsigned.msg(kind, {"token": token, "sent": time.monotonic()})
-        assert drops(pair, 0, unsigned.serialize(message))
-    assert sorted(pair.where()) == [0, 1]
-    assert_usable(pair)
