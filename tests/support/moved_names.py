@@ -107,12 +107,6 @@ def _no_options(undo: _Undo) -> None:
     undo.set(pxla.UnloadedMeshExecutable, "from_hlo", staticmethod(from_hlo))
 
 
-def _no_canonical(undo: _Undo) -> None:
-    from jax._src.lib import hlo
-
-    undo.delete(hlo.HloPrintOptions, "canonical")
-
-
 def _renamed(module: str, name: str) -> Callable[[_Undo], None]:
     """Renames something in JAX, and in all of JAX's own code that uses it."""
 
