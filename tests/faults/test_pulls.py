@@ -148,6 +148,7 @@ def test_a_process_that_dies_halfway_is_named_and_the_rest_can_be_rescued(
         np.testing.assert_array_equal(group.pull("x")[part], expected()[part])
     lost = rf"\[{which * rows}:{which * rows + rows}, 0:{COLUMNS}\]"
     who = f"1 part of `x`, {lost}, cannot be pulled: process {which}, which held it, has died"
+    who += ".*can still be pulled"
     with pytest.raises(JaxnbError, match=who):
         np.asarray(group.pull("x"))
     restart(group)
@@ -412,17 +413,6 @@ def test_a_pull_waits_for_the_cell_of_another_thread(group: Session) -> None:
         group.interrupt()
         running.result(PATIENT_SECONDS)
         np.testing.assert_array_equal(pulled.result(PATIENT_SECONDS), expected())
-    assert_usable(group)
-
-
-@pytest.mark.thorough
-def test_two_pulls_at_once_take_turns(group: Session) -> None:
-    group.run(f"y = spread(({ROWS}, {COLUMNS}), P('data'), 1)")
-    with ThreadPoolExecutor(4) as pool:
-        names = ["x", "y"] * 10
-        pulled = list(pool.map(lambda name: group.pull(name, lazy=False), names))
-    for name, value in zip(names, pulled, strict=True):
-        np.testing.assert_array_equal(value, expected() + (name == "y"))
     assert_usable(group)
 
 

@@ -68,16 +68,6 @@ def test_output_comes_while_the_cell_runs(session: Session, gate: Gate) -> None:
     assert sink.shown == ["[0-3] before", "[0-3] after"]
 
 
-def test_standard_error_comes_while_the_cell_runs(session: Session, gate: Gate) -> None:
-    sink = Recorder(lambda s: "[0-3] trouble" in s.shown, gate.open)
-    session.run(
-        f"import sys\nprint('trouble', file=sys.stderr)\n{gate.wait}",
-        sink=sink,
-        timeout=PATIENT_SECONDS,
-    )
-    assert sink.fired
-
-
 def test_output_of_one_process_is_not_held_back_by_silent_ones(
     session: Session, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,19 +180,6 @@ def test_half_a_line_is_cleared(session: Session) -> None:
     )
     assert sink.shown == ["[0-3] a", "[0-3] b"]
     assert cleared == [1]
-
-
-@pytest.mark.parametrize("run", range(10))
-def test_a_whole_row_stands_in_the_order_of_the_processes(session: Session, run: int) -> None:
-    """Whoever answers last: of its line it is known first that no other will say it."""
-    sink = Recorder()
-    last = run % 4
-    session.run(
-        "print(process_index)\n"
-        f"if process_index == {last}:\n    import time; time.sleep({run % 3} / 100)",
-        sink=sink,
-    )
-    assert sink.shown == [f"[{i}] {i}" for i in ALL]
 
 
 def test_a_process_keeps_the_order_of_its_lines(session: Session) -> None:
