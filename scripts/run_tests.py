@@ -167,10 +167,18 @@ def main() -> int:
     parser.add_argument("paths", nargs="*", default=["tests"])
     chosen = parser.parse_args()
     # A worker that crashed is not replaced: what it had before it could be lost, or wait for ever.
-    once = ["--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart=0", "-q"]
+    once = [
+        "--dist",
+        "loadfile",
+        "--no-loadscope-reorder",
+        "--max-worker-restart=0",
+        "-q",
+        "--durations=20",
+    ]
     marks = ["-m", chosen.marks] if chosen.marks else []
     _write(chosen.unsteady, [])
-    outcome = run(["-n", chosen.workers, *once, *marks, *chosen.paths], FIRST_SECONDS)
+    options = ["-n", chosen.workers, "--durations=20", *once, *marks, *chosen.paths]
+    outcome = run(options, FIRST_SECONDS)
     if why := judge(outcome):
         print(f"tests: {why}", flush=True)
         return outcome.status or 1
