@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 
 import psutil
 import pytest
 
-import jaxnb
 from jaxnb.errors import ProcessDiedError, SessionBrokenError
 from jaxnb.session import Session
 from support.faults import cleared
 from support.fixtures import assert_usable, still_running, until
 
 PROCESSES = 3
-
-
-@pytest.fixture(scope="module")
-def shared_group() -> Iterator[Session]:
-    with jaxnb.start(PROCESSES, platform="cpu") as session:
-        yield session
 
 
 @pytest.fixture

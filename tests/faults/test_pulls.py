@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ import numpy as np
 import psutil
 import pytest
 
-import jaxnb
 from jaxnb.arrays import refusals
 from jaxnb.arrays.gathered import GatheredArray
 from jaxnb.cells.sinks import NoSink
@@ -69,17 +68,6 @@ X = f"x = spread(({ROWS}, {COLUMNS}), P('data'))\nr = spread((64, 64), P())\n"
 
 
 thorough = pytest.mark.thorough
-
-
-@pytest.fixture(params=["direct", pytest.param("messages", marks=thorough)])
-def path(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def shared_group() -> Iterator[Session]:
-    with jaxnb.start(PROCESSES, platform="cpu") as session:
-        yield session
 
 
 @pytest.fixture

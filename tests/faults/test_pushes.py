@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +12,6 @@ import psutil
 import pytest
 import zmq
 
-import jaxnb
 from jaxnb.arrays import refusals
 from jaxnb.arrays.moving import request_for
 from jaxnb.errors import (
@@ -49,17 +48,6 @@ from support.transfers import (
 )
 
 thorough = pytest.mark.thorough
-
-
-@pytest.fixture(params=["direct", pytest.param("messages", marks=thorough)])
-def path(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def shared_group() -> Iterator[Session]:
-    with jaxnb.start(PROCESSES, platform="cpu") as session:
-        yield session
 
 
 @pytest.fixture
