@@ -27,7 +27,7 @@ OLDEST := .venv-oldest
 TELLING := $(addprefix tests/,unit/test_constraints.py unit/test_versions.py \
   $(addprefix integration/test_,jax_internals.py compat.py starting.py running.py lockstep.py recover.py pull.py push.py))
 
-.PHONY: help demo lab test test-oldest test-all check $(KINDS:%=test-%) bench soak faults-report unequal-report docs lint format pins clean
+.PHONY: help demo lab test test-oldest test-all check $(KINDS:%=test-%) bench soak docs lint format pins clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
@@ -35,12 +35,13 @@ help: ## Show this list
 	@for kind in $(KINDS); do printf '  make %-18s %s\n' "test-$$kind" "Run the tests in tests/$$kind"; done
 
 demo: $(RUN) ## Run the quickstart notebook on 4 processes and print what it shows
-	@$(BIN)/python scripts/demo.py
+	@mkdir -p notebooks/executed
+	@$(BIN)/jaxnb run notebooks/quickstart.ipynb --output notebooks/executed/quickstart.ipynb
 
 lab: $(RUN) ## Open JupyterLab on the quickstart notebook
 	@$(BIN)/python -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/quickstart.ipynb
 
-test: $(DEV) ## Run the tests that decide whether a change goes in (9 minutes; WORKERS=2, SEED=…)
+test: $(DEV) ## Run the tests that decide whether a change goes in (9 minutes; WORKERS=2)
 	@scripts/install_system_packages.sh
 	@$(BIN)/python scripts/run_tests.py -n $(or $(WORKERS),2) -m "not timing and not thorough"
 
@@ -59,17 +60,17 @@ $(KINDS:%=test-%): test-%: $(DEV)
 	@if [ $* = browser ]; then scripts/install_system_packages.sh; fi
 	@$(PYTEST) tests/$*
 
-bench: $(DEV) ## Measure start, stop, cells, memory, arrays and trouble beside ipyparallel's own
-	@$(BIN)/python -m benchmarks
+# `make bench pull start` measures these rows only: the words after bench are no targets.
+ifeq (bench,$(firstword $(MAKECMDGOALS)))
+ROWS := $(wordlist 2,$(words $(MAKECMDGOALS)),$(MAKECMDGOALS))
+$(if $(ROWS),$(eval $(ROWS):;@:))
+endif
+
+bench: $(DEV) ## Measure a group's life, cells, arrays and lockstep beside ipyparallel's own
+	@$(BIN)/python -m benchmarks $(ROWS)
 
 soak: $(DEV) ## Run MINUTES=5 of mixed healthy work on a group; fail on any false alarm (SEED=…)
 	@$(BIN)/python scripts/soak.py --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
-
-faults-report: $(DEV) ## Run the table of faults, print it with times (TIMES=20, WORKERS=3, MARKDOWN=docs/what_goes_wrong.md)
-	@$(BIN)/python scripts/faults_report.py --times $(or $(TIMES),1) --workers $(or $(WORKERS),1) $(if $(MARKDOWN),--markdown $(MARKDOWN))
-
-unequal-report: $(DEV) ## Run the table of what is unequal among processes (TIMES=20, WORKERS=2, MARKDOWN=docs/what_differs.md)
-	@$(BIN)/python scripts/unequal_report.py --times $(or $(TIMES),1) --workers $(or $(WORKERS),1) $(if $(MARKDOWN),--markdown $(MARKDOWN))
 
 docs: $(DEV) ## Build the documentation into docs/_build/html, executing its code
 	@# -E: a page that has failed, or whose code has changed beneath it, is read again.

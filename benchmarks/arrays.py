@@ -1,194 +1,241 @@
-"""Rows about moving arrays: pull and push against ipyparallel, JAX's own ways and a memcpy."""
+# mypy: disable-error-code="no-untyped-call"
+"""Rows about moving arrays: pull and push against ipyparallel, ``device_put`` and a memcpy.
+
+``python -m benchmarks.arrays REPORT PROCESSES KINDS SIDES`` starts the sides' groups beside each
+other, moves arrays in all ways, in turn, and writes the seconds to REPORT.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
 from typing import Any
 
-from benchmarks.children import run_reporting
-from benchmarks.measure import Row, Summary, Target, say, summarize
+import numpy as np
 
-CHILD_TIMEOUT_SECONDS = 1800.0
+import jaxnb
+from benchmarks import recipe
+from benchmarks.measure import Row, run_reporting, say
+
+NAMES = ("pull", "push")
+
 MIB = 1 << 20
-SIZES_MIB = (1, 16, 256, 1024)
 TARGET = (256, 4)  # MiB, processes
-SIDES = ("jaxnb", "recipe")
-ROWS, COLUMNS = ("x", None), (None, "x")
-REPETITIONS = {1: 10, 16: 7, 256: 5, 1024: 2}
+REPETITIONS = {1: 10, 16: 7, 256: 5}
 OTHER_REPETITIONS = 10
-PEAK_REPETITIONS = 2
-# What needs little: the target of a push. A pull's has the result in the notebook as its floor.
-PUSH_PEAK = Target(limit=1.25)
+SHARE_SECONDS = 5.0
+LEAST_REPETITIONS = 2
+LEAVES, LEAF_ROWS = 200, 16
 
-Found = dict[str, Any]
+# Runs in every process of either group. Element i of every array is i.
+PROCESS_CODE = """
+import jax, numpy as np
+mesh = jax.make_mesh((jax.device_count(),), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+rows = jax.NamedSharding(mesh, jax.P("x", None))
 
+def counted(index):
+    return np.arange(index[0].start * 1024, index[0].stop * 1024, dtype=np.int32).reshape(-1, 1024)
 
-def measure(names: set[str], sides: list[str], quick: bool, full: bool) -> Iterator[Row]:
-    """The rows that ``names`` selects, of pull and push."""
-    kinds: list[str] = [kind for kind in ("pull", "push") if kind in names]
-    for num_processes in (2, 4, 8) if kinds else ():
-        say(f"{num_processes} processes: {' and '.join(kinds)} of arrays")
-        wanted = plan(num_processes, kinds, sides, quick, full)
-        found: list[Found] = run_reporting(
-            "benchmarks.arrays_child", [json.dumps(wanted)], CHILD_TIMEOUT_SECONDS
-        )
-        for kind in kinds:
-            yield from rows(kind, num_processes, found)
+def make(height):
+    return spread(height, counted)
 
+def spread(height, get):
+    def of(index):
+        first, last, _ = index[0].indices(height)
+        return get((slice(first, last),))
+    return jax.block_until_ready(jax.make_array_from_callback((height, 1024), rows, of))
 
-def plan(
-    num_processes: int, kinds: list[str], sides: list[str], quick: bool, full: bool
-) -> dict[str, Any]:
-    """What is to be moved in and out of groups of one size."""
-    sizes = SIZES_MIB if full or num_processes == TARGET[1] else TARGET[:1]
-    moves: list[dict[str, Any]] = []
-    for mib in sizes:
-        moves.append(
-            {
-                "mib": mib,
-                "spec": ROWS,
-                "kinds": kinds,
-                "repetitions": min(2, REPETITIONS[mib]) if quick else REPETITIONS[mib],
-                "peak_kinds": peak_kinds(mib, num_processes),
-                "peak_repetitions": 1 if quick else PEAK_REPETITIONS,
-            }
-        )
-        if (mib, num_processes) == TARGET:
-            moves.append(moves[-1] | {"spec": COLUMNS, "kinds": ["pull"], "peak_kinds": []})
-    return {
-        "num_processes": num_processes,
-        "sides": sides,
-        "kinds": kinds,
-        "moves": [move for move in moves if set(move["kinds"]) & set(kinds)],
-        "other": 0 if num_processes != 4 else 2 if quick else OTHER_REPETITIONS,
-    }
+def mine(array):
+    return np.asarray(array.addressable_data(0))
+
+def holds(array):
+    return array.sharding.is_equivalent_to(rows, 2) and all(
+        np.array_equal(s.data, counted((slice(*s.index[0].indices(array.shape[0])[:2]),)))
+        for s in array.addressable_shards)
+"""
+
+Ways = dict[str, Callable[[], Any]]
 
 
-def peak_kinds(mib: int, num_processes: int) -> list[str]:
-    """Which way's memory is watched: two group sizes for a push, whose target is about it."""
-    if mib != TARGET[0]:
-        return []
-    return {4: ["pull", "push"], 8: ["push"]}.get(num_processes, [])
+def measure(names: set[str], sides: list[str], quick: bool) -> Iterator[Row]:
+    """The rows that ``names`` selects."""
+    kinds = [kind for kind in NAMES if kind in names]
+    for count in (2, 4, 8) if kinds else ():
+        say(f"{count} processes: {' and '.join(kinds)} of arrays")
+        wanted = (str(count), " ".join(kinds), " ".join(sides), "quick" * quick)
+        for found in run_reporting("benchmarks.arrays", *wanted):
+            yield from rows(count, **found)
 
 
-def rows(kind: str, num_processes: int, found: list[Found]) -> Iterator[Row]:
-    """The rows of one kind from what one group size gave."""
-    probe = next(item for item in found if item["work"] == f"probe {kind}")
-    for item in found:
-        if item["work"] in (f"{kind} rows", f"{kind} columns"):
-            make = pull_rows if kind == "pull" else push_rows
-            yield from make(item, num_processes)
-            if item["peaks"]:
-                yield peak_row(kind, item, probe, num_processes)
-        elif item["work"] == f"{kind} slice":
-            yield plain_row("pull 10 rows of 256 MiB", item, num_processes)
-        elif item["work"] == f"{kind} tree":
-            yield plain_row(f"{kind} 200 arrays of 64 KiB", item, num_processes)
+def rows(
+    count: int, kind: str, what: str, mib: int, seconds: dict[str, list[float]]
+) -> Iterator[Row]:
+    """The rows of one work: against the recipe, and against JAX's own or a copy."""
+    factor, unit = (1.0, "s") if (mib >= 256 and what == "array") else (1e3, "ms")
+    found = {name: [factor * each for each in those] for name, those in seconds.items()}
+    name = f"{mib} MiB" if what == "array" else f"{LEAVES} arrays of 64 KiB"
+    work, ours = f"{kind} {name} over {count}", found.get("jaxnb", [])
+    speeds = {name: mib / 1024 / median(those) for name, those in seconds.items() if those}
+    note = "GiB/s: " + ", ".join(f"{name} {speed:.2f}" for name, speed in speeds.items())
+    is_target = what == "array" and (mib, count) == TARGET
+    is_pull = kind == "pull"
+    yield Row(work, unit, ours, found.get("recipe", []), "recipe",
+              0.25 if is_target and is_pull else None, note=note * (what == "array"))  # fmt: skip
+    if is_target and is_pull:
+        yield Row(work, unit, ours, found["memcpy"], "memcpy", 2.0)
+    if what == "array" and not is_pull:
+        yield Row(work, unit, ours, found.get("device_put", []), "device_put",
+                  0.25 if is_target else None)  # fmt: skip
 
 
-def pull_rows(item: Found, num_processes: int) -> Iterator[Row]:
-    """Against ipyparallel, and where the target is, against a memcpy."""
-    mib = item["bytes"] // MIB
-    is_target = (mib, num_processes) == TARGET and item["work"] == "pull rows"
-    what = f"pull {size(mib)} over {num_processes}"
-    if item["work"] == "pull columns":
-        what += ", by columns"
-    details = {"seconds": item["seconds"], "skipped": item["skipped"]}
-    note = "; ".join([speeds(item), *item["skipped"]])
-    target = Target(0.25) if is_target else Target()
-    unit, ours = "s" if mib >= 256 else "ms", values(item, "jaxnb")
-    peer = values(item, "recipe")
-    yield Row(what, unit, ours, peer, "recipe", target, note=note, details=details)
-    if is_target:
-        copy, copy_read = values(item, "memcpy"), values(item, "memcpy", "with_a_pass")
-        read = values(item, "jaxnb", "with_a_pass")
-        note = f"with a pass over the result: {seconds(read)}, memcpy {seconds(copy_read)}"
-        yield Row(what, unit, ours, copy, "memcpy", Target(2.0), note=note)
+# ---------------------------------------------------------------------- the sides' ways
 
 
-def push_rows(item: Found, num_processes: int) -> Iterator[Row]:
-    """Against ``device_put``, and against the better of ipyparallel's ways."""
-    mib = item["bytes"] // MIB
-    is_target = (mib, num_processes) == TARGET
-    what, unit = f"push {size(mib)} over {num_processes}", "s" if mib >= 256 else "ms"
-    details = {"seconds": item["seconds"], "skipped": item["skipped"]}
-    note = "; ".join([speeds(item), *item["skipped"]])
-    ours, put = values(item, "jaxnb"), values(item, "device_put")
-    recipe, recipe_name = better(item, "recipe, push", "recipe, scatter")
-    if put or not recipe:
-        target = Target(0.25) if is_target else Target()
-        yield Row(what, unit, ours, put, "device_put", target, note=note, details=details)
-        note = ""
-    if recipe:
-        yield Row(what, unit, ours, recipe, recipe_name, note=note, details=details)
+class Jaxnb:
+    """The group that ``jaxnb.start`` makes."""
+
+    def __init__(self, count: int) -> None:
+        self._session: Any = jaxnb.start(count, platform="cpu")
+        self.stop = self._session.close
+
+    def run(self, code: str) -> None:
+        """Runs a cell."""
+        self._session.run(code)
+
+    def drop(self) -> None:
+        """Frees what a push has left."""
+        self.run("y = None")
+
+    def ways(self, kind: str, what: str, host: Any) -> Ways:
+        """Name to way; ``x`` is pulled, and ``y`` pushed."""
+        session = self._session
+        if kind == "push":
+            return {"jaxnb": lambda: session.push(y=host, spec=("x", None), mesh="mesh")}
+        if what == "tree":
+            pulled = lambda: session.pull("x", lazy=False).items()  # noqa: E731
+            return {"jaxnb": lambda: {name: np.asarray(leaf) for name, leaf in pulled()}}
+        return {"jaxnb": lambda: np.asarray(session.pull("x"))}
 
 
-def peak_row(kind: str, item: Found, probe: Found, num_processes: int) -> Row:
-    """Memory of all processes together, as a multiple of the array."""
-    peaks, peer_name = item["peaks"], "recipe" if kind == "pull" else "device_put"
-    ours, peer = multiples(peaks, "jaxnb"), multiples(peaks, peer_name)
-    medians = {name: multiples(peaks, name) for name in peaks if name != "jaxnb"}
-    notes = [f"{name} {summary.median:.2f} ×" for name, summary in medians.items() if summary]
-    if peer is None and (peer := multiples(probe["peaks"], peer_name)):
-        peer_name += f" of {size(probe['bytes'] // MIB)}"
-        notes += item["skipped"]
-    if "jaxnb" in peaks:
-        separate = max(peak["separate"] for peak in peaks["jaxnb"])
-        notes.insert(0, f"jaxnb's processes' own peaks add up to {separate:.2f} ×")
-    what = f"{kind} {size(item['bytes'] // MIB)} over {num_processes}"
-    return Row(
-        f"{what}: peak extra memory, all processes",
-        "× array",
-        ours,
-        peer,
-        peer_name,
-        PUSH_PEAK if kind == "push" else Target(),
-        note="; ".join(notes),
-        details={"peaks": peaks, "probe": probe["peaks"]},
-    )
+class Recipe:
+    """The group that :mod:`benchmarks.recipe` makes, with what one would write for it."""
+
+    def __init__(self, count: int) -> None:
+        self._cluster, self._client = recipe.start(count)
+        self._view = self._client[:]
+
+    def stop(self) -> None:
+        """Stops engines and controller."""
+        recipe.stop(self._cluster, self._client)
+
+    def run(self, code: str) -> None:
+        """Runs code, as ``%%px`` does."""
+        self._view.execute(code, block=True)
+
+    def drop(self) -> None:
+        """Frees what was moved: the client and the hub keep every array otherwise."""
+        self.run("y = w = None")
+        self._client.purge_everything()
+
+    def ways(self, kind: str, what: str, host: Any) -> Ways:
+        """Name to way."""
+        view = self._view
+        if kind == "pull":
+            self.run("local = {n: mine(v) for n, v in x.items()} if type(x) is dict else mine(x)")
+            pull = lambda: view.pull("local", block=True)  # noqa: E731
+            if what == "array":
+                return {"recipe": lambda: np.concatenate(pull())}
+
+            def joined() -> dict[str, Any]:
+                parts = pull()
+                return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+            return {"recipe": joined}
+        make = "y = spread(w.shape[0], lambda i: w[i])"
+        if what == "tree":
+            make = "y = {n: spread(v.shape[0], lambda i: v[i]) for n, v in w.items()}"
+
+        def push() -> None:
+            view.push({"w": host}, block=True)
+            self.run(make)
+
+        put = "y = jax.block_until_ready(jax.device_put(host, rows))"
+        if what == "tree":
+            return {"recipe": push}
+        self.run(f"host = counted((slice(0, {len(host)}),))")
+        return {"recipe": push, "device_put": lambda: self.run(put)}
 
 
-def plain_row(what: str, item: Found, num_processes: int) -> Row:
-    """Against ipyparallel, in milliseconds."""
-    ours, peer = values(item, "jaxnb", unit="ms"), values(item, "recipe", unit="ms")
-    details = {"seconds": item["seconds"]}
-    others = {n: values(item, n, unit="ms") for n in item["seconds"] if n not in SIDES}
-    note = "; ".join(f"{name} {found.median:.1f} ms" for name, found in others.items() if found)
-    return Row(f"{what} over {num_processes}", "ms", ours, peer, note=note, details=details)
+def moved(side: Any, kind: str, what: str, host: Any, move: Callable[[], Any]) -> float:
+    """Seconds of one move, which has to have brought what was sent.
+
+    Raises:
+        RuntimeError: Something else arrived.
+    """
+    begin = time.perf_counter()
+    result = move()
+    seconds = time.perf_counter() - begin
+    if kind == "push":
+        each = "all(map(holds, y.values()))" if what == "tree" else "holds(y)"
+        side.run(f"assert {each}")
+    elif what == "tree":
+        if not all(np.array_equal(result[name], leaf) for name, leaf in host.items()):
+            raise RuntimeError("the tree that arrived is not the one that was sent")
+    elif not np.array_equal(result, host):
+        raise RuntimeError(f"{result!r} arrived in the place of {host!r}")
+    del result
+    if side is not None:
+        side.drop()
+    return seconds
 
 
-def size(mib: int) -> str:
-    """A size for people."""
-    return f"{mib // 1024} GiB" if mib >= 1024 else f"{mib} MiB"
+def in_turn(sides: list[Any], kind: str, what: str, mib: int, repetitions: int) -> dict[str, Any]:
+    """All ways of one work, A B C A B C …; a slow one drops out once it has had its share."""
+    height = LEAF_ROWS if what == "tree" else mib * 256
+    host: Any = np.arange(height * 1024, dtype=np.int32).reshape(-1, 1024)
+    made = f"make({height})"
+    if what == "tree":
+        host = {f"leaf{i:03}": host.copy() for i in range(LEAVES)}
+        made = f"{{f'leaf{{i:03}}': make({height}) for i in range({LEAVES})}}"
+    ways: dict[str, tuple[Any, Callable[[], Any]]] = {}
+    for side in sides:
+        side.run(f"x = host = local = None\nx = {made}")
+        ways |= {name: (side, move) for name, move in side.ways(kind, what, host).items()}
+    if (kind, what) == ("pull", "array"):
+        ways["memcpy"] = (None, host.copy)
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(repetitions + 1):
+        for name, (side, move) in ways.items():
+            if len(found[name]) < LEAST_REPETITIONS or sum(found[name]) < SHARE_SECONDS:
+                seconds = moved(side, kind, what, host, move)
+                if turn:  # the first one compiles, connects, touches memory
+                    found[name].append(seconds)
+    return {"kind": kind, "what": what, "mib": mib, "seconds": found}
 
 
-def values(item: Found, name: str, key: str = "seconds", unit: str = "") -> Summary | None:
-    """One way's times, in milliseconds if the array is small."""
-    unit = unit or ("s" if item["bytes"] >= 256 * MIB else "ms")
-    factor = 1e3 if unit == "ms" else 1.0
-    return summarize([times[key] * factor for times in item["seconds"].get(name, [])])
+def main() -> None:
+    """Moves what the command line says; the groups are stopped in any case."""
+    report, count, kinds, names, quick = sys.argv[1:]
+    found = []
+    with contextlib.ExitStack() as stack:
+        sides: list[Any] = []
+        for name in names.split():
+            sides.append({"jaxnb": Jaxnb, "recipe": Recipe}[name](int(count)))
+            stack.callback(sides[-1].stop)
+            sides[-1].run(PROCESS_CODE)
+        works = [("array", mib) for mib in ((1, 16, 256) if count == "4" else (256,))]
+        for kind in kinds.split():
+            for what, mib in works + [("tree", 0)] * (count == "4"):
+                times = REPETITIONS[mib] if what == "array" else OTHER_REPETITIONS
+                found.append(in_turn(sides, kind, what, mib, 2 if quick else times))
+                say(f"{kind} {what} {mib} MiB")
+    Path(report).write_text(json.dumps(found))
 
 
-def better(item: Found, *names: str) -> tuple[Summary | None, str]:
-    """The way with the lowest median, and its name."""
-    found = [(summary, name) for name in names if (summary := values(item, name))]
-    return min(found, key=lambda pair: pair[0].median, default=(None, names[0]))
-
-
-def multiples(peaks: dict[str, list[dict[str, float]]], name: str) -> Summary | None:
-    """One way's peaks."""
-    return summarize([peak["peak"] for peak in peaks.get(name, [])])
-
-
-def speeds(item: Found) -> str:
-    """GiB/s of every way."""
-    gib = item["bytes"] / 2**30
-    medians = {name: values(item, name, unit="s") for name in item["seconds"]}
-    parts = [f"{name} {gib / found.median:.2f}" for name, found in medians.items() if found]
-    return "GiB/s: " + ", ".join(parts)
-
-
-def seconds(summary: Summary | None) -> str:
-    """A median for people."""
-    return f"{summary.median:.3f} s" if summary else "-"
+if __name__ == "__main__":
+    main()

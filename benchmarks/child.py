@@ -1,8 +1,8 @@
 """One life of a group, timed from inside a fresh Python process.
 
-``python -m benchmarks.child REPORT SIDE N STEP...`` starts a group of N processes with one of
-the two sides, goes through the steps, and writes what it measured to REPORT as JSON. The clock
-starts before the side's package is imported, and nothing that it needs is imported before.
+``python -m benchmarks.child REPORT SIDE N[xDEVICES] STEP...`` starts a group with one of the two
+sides, goes through the steps, and writes what it measured to REPORT as JSON. The clock starts
+before the side's package is imported, and nothing that it needs is imported before.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 IDLE_BEFORE_MEMORY_SECONDS = 2.0
 IDLE_WINDOW_SECONDS = 10.0
 GONE_TIMEOUT_SECONDS = 60.0
+RECOVERIES = 5
 
 PSUM_CELL = """
 mesh = jax.make_mesh((jax.device_count(),), ("i",))
@@ -27,40 +25,44 @@ total = jax.jit(jax.shard_map(
 float(total())
 """
 
+ARRAYS = """
+n = jax.device_count()
+mesh = jax.make_mesh((n,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+whole = np.arange(4 << 20, dtype=np.float32)
+arrays = [jax.make_array_from_callback(
+    whole.shape, NamedSharding(mesh, P("data")), lambda index: whole[index]) for _ in range(4)]
+del whole
+largest = jax.jit(jnp.max)
+float(largest(arrays[0]))
+"""
+"""64 MiB, sharded over all processes."""
 
-class Side(Protocol):
-    """A group of processes, however it is made."""
-
-    def engine_pids(self) -> list[int]:
-        """Ids of the JAX processes."""
-
-    def check(self) -> None:
-        """Compute one more ``psum`` over all processes and compare it with what it must be."""
-
-    def restart(self) -> None:
-        """Replace all processes; returns after a checked ``psum`` over the new ones."""
-
-    def stop(self) -> None:
-        """End the group; returns when the side says that it is done."""
+CHECK_ARRAYS = """
+assert float(largest(arrays[0])) == (4 << 20) - 1
+for a in arrays:
+    for shard in a.addressable_shards:
+        first, last, _ = shard.index[0].indices(a.size)
+        assert (np.asarray(shard.data) == np.arange(first, last, dtype=np.float32)).all()
+del a, shard
+"""
 
 
 class RecipeSide:
     """The group that :mod:`benchmarks.recipe` makes."""
 
-    def __init__(self, num_processes: int) -> None:
+    def __init__(self, num_processes: int, devices: int) -> None:
         from benchmarks import recipe
 
-        self._recipe = recipe
-        self._num_processes = num_processes
+        self._recipe, self._num_processes = recipe, num_processes
         self._cluster, self._client = recipe.start(num_processes)
 
     def engine_pids(self) -> list[int]:
-        """Ids of the engines."""
+        """Ids of the JAX processes."""
         pids: list[int] = self._client[:].apply_sync(os.getpid)
         return pids
 
     def check(self) -> None:
-        """Run the recipe's own ``psum`` once more."""
+        """Compute one more ``psum`` over all processes and compare it with what it must be."""
         self._recipe.check(self._client)
 
     def restart(self) -> None:
@@ -69,117 +71,108 @@ class RecipeSide:
         self._cluster, self._client = self._recipe.start(self._num_processes)
 
     def stop(self) -> None:
-        """Stop engines and controller."""
+        """End the group; returns when the side says that it is done."""
         self._recipe.stop(self._cluster, self._client)
 
 
 class JaxnbSide:
     """The group that ``jaxnb.start`` makes."""
 
-    def __init__(self, num_processes: int) -> None:
+    def __init__(self, num_processes: int, devices: int) -> None:
         import jaxnb
 
-        self._session = jaxnb.start(num_processes=num_processes, platform="cpu")
+        several: Any = {"devices_per_process": devices} if devices > 1 else {}
+        self.session = jaxnb.start(num_processes=num_processes, platform="cpu", **several)
 
     def engine_pids(self) -> list[int]:
         """Ids of the processes."""
-        return [process.pid for process in self._session.processes]
+        return [process.pid for process in self.session.processes]
 
     def check(self) -> None:
         """Run a cell with a ``psum``."""
-        result = self._session.run(PSUM_CELL)
-        expected = float(sum(range(len(self._session.processes))))
+        result = self.session.run(PSUM_CELL)
+        expected = float(sum(range(sum(len(p.devices) for p in self.session.processes))))
         if result.value != expected:
             raise RuntimeError(f"the psum cell gave {result.value!r} and not {expected}")
 
     def restart(self) -> None:
         """Restart all processes."""
-        self._session.restart()
+        self.session.restart()
 
     def stop(self) -> None:
         """Close the session."""
-        self._session.close()
+        self.session.close()
+
+    def recover(self) -> list[float]:
+        """Seconds of each of some recoveries of a healthy group with arrays."""
+        self.session.run(ARRAYS)
+        seconds = []
+        for _ in range(RECOVERIES):
+            begin = time.perf_counter()
+            recovered = self.session.recover()
+            seconds.append(time.perf_counter() - begin)
+            if recovered.lost:
+                raise RuntimeError(f"not kept: {recovered.lost}")
+            self.session.run(CHECK_ARRAYS)
+        return seconds
 
 
-SIDES: dict[str, Callable[[int], Side]] = {"recipe": RecipeSide, "jaxnb": JaxnbSide}
-
-
-def timed(action: Callable[[], object]) -> float:
-    """Seconds that the action takes."""
-    begin = time.perf_counter()
-    action()
-    return time.perf_counter() - begin
-
-
-def memory(side: Side) -> dict[str, Any]:
+def memory(side: Any) -> dict[str, Any]:
     """PSS of every engine and helper after two idle seconds."""
     from benchmarks import processes
 
     engines = set(side.engine_pids())
     time.sleep(IDLE_BEFORE_MEMORY_SECONDS)  # What is measured is the idle state.
-    sizes: dict[bool, list[tuple[str, int]]] = {True: [], False: []}
-    for process in processes.group():
-        pss = processes.pss_bytes(process.pid)
-        sizes[process.pid in engines].append((processes.short_name(process), pss))
-    if len(sizes[True]) != len(engines):
-        raise RuntimeError(f"found {len(sizes[True])} of the {len(engines)} engines")
-    return {
-        "engine_bytes": [size for _, size in sizes[True]],
-        "helpers": sorted(sizes[False], key=lambda item: -item[1]),
-    }
+    sizes = {process.pid: processes.pss_bytes(process.pid) for process in processes.group()}
+    if not engines <= set(sizes):
+        raise RuntimeError(f"found {sorted(sizes)}, and not all of the engines {engines}")
+    helpers = [size for pid, size in sizes.items() if pid not in engines]
+    return {"engines": [sizes[pid] for pid in engines], "helpers": helpers}
 
 
-def idle() -> dict[str, Any]:
-    """CPU time that the idle group uses in a window, and this process in the same window."""
-    import psutil
-
-    from benchmarks import processes
-
-    members, me = processes.group(), [psutil.Process()]
-    before, before_me = processes.cpu_seconds(members), processes.cpu_seconds(me)
-    time.sleep(IDLE_WINDOW_SECONDS)  # The window that is measured.
-    return {
-        "group_cpu_seconds": processes.cpu_seconds(members) - before,
-        "notebook_cpu_seconds": processes.cpu_seconds(me) - before_me,
-        "window_seconds": IDLE_WINDOW_SECONDS,
-    }
-
-
-def stop(side: Side) -> dict[str, Any]:
-    """Seconds until the stop returns, and until no process of the group is alive."""
+def idle() -> float:
+    """Percent of a core that the idle group uses in a window."""
     from benchmarks import processes
 
     members = processes.group()
-    deaths = processes.Deaths(members)
+    before = processes.cpu_seconds(members)
+    time.sleep(IDLE_WINDOW_SECONDS)  # The window that is measured.
+    return 100 * (processes.cpu_seconds(members) - before) / IDLE_WINDOW_SECONDS
+
+
+def stop(side: Any) -> float:
+    """Seconds until no process of the group is alive."""
+    from benchmarks import processes
+
+    fds = processes.watch(processes.group())
     begin = time.perf_counter()
     side.stop()
-    returned = time.perf_counter() - begin
-    deaths.wait(GONE_TIMEOUT_SECONDS)
+    processes.wait(fds, GONE_TIMEOUT_SECONDS)
     gone = time.perf_counter() - begin
     if left := processes.group():
-        raise processes.Leftover(f"started while stopping: {[p.pid for p in left]}")
-    return {"returned_seconds": returned, "gone_seconds": gone, "processes": len(members)}
+        raise RuntimeError(f"left, or started while stopping: {[p.pid for p in left]}")
+    return gone
 
 
 def main() -> None:
     """Go through the steps that the command line names; a stop comes last in any case."""
-    report_path, side_name, count, *steps = sys.argv[1:]
-    report: dict[str, Any] = {}
+    report_path, side_name, size, *steps = sys.argv[1:]
+    count, _, devices = size.partition("x")
     begin = time.perf_counter()
-    side = SIDES[side_name](int(count))
-    report["start"] = time.perf_counter() - begin
+    side: Any = (RecipeSide if side_name == "recipe" else JaxnbSide)(int(count), int(devices or 1))
+    report: dict[str, Any] = {"start": time.perf_counter() - begin}
     try:
         side.check()
         for step in steps:
             if step == "restart":
-                report["restart"] = timed(side.restart)
+                begin = time.perf_counter()
+                side.restart()
+                report["restart"] = time.perf_counter() - begin
                 side.check()
             elif step == "memory":
-                report["memory"] = memory(side)
-            elif step == "idle":
-                report["idle"] = idle()
+                report[step] = memory(side)
             else:
-                raise SystemExit(f"unknown step {step!r}: not restart, memory or idle")
+                report[step] = idle() if step == "idle" else side.recover()
     except BaseException:
         side.stop()
         raise

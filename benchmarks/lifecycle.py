@@ -1,187 +1,150 @@
-"""Rows about a group's life: start, restart, stop, memory, idle CPU, many processes."""
+"""Rows about a group's life: start, memory, idle CPU, restart, stop, recovery, ``jaxnb run``."""
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
+from statistics import mean
 from typing import Any
 
-from benchmarks.children import run_reporting
-from benchmarks.measure import Row, Summary, Target, alternate, say, summarize
+from benchmarks.measure import Row, alternate, run_reporting, say
 
-CHILD_TIMEOUT_SECONDS = 120.0
+NAMES = ("start", "memory", "idle", "restart", "stop", "many", "recover", "run")
+
 MANY = 32
 BARE_IMPORT = "import jax, jax.numpy, ipyparallel.engine.app, ipykernel.ipkernel"
 
-Report = dict[str, Any]
-Reports = dict[str, list[Report]]
+SCRIPT = """\
+import sys, jax, numpy as np
+jax.config.update("jax_platforms", "cpu")
+if len(sys.argv) > 1:
+    jax.distributed.initialize(f"127.0.0.1:{sys.argv[3]}", int(sys.argv[1]), int(sys.argv[2]))
+mesh = jax.make_mesh((jax.device_count(),), ("all",))
+ones = np.ones(jax.device_count(), np.float32)
+sharding = jax.NamedSharding(mesh, jax.P("all"))
+x = jax.make_array_from_callback(ones.shape, sharding, lambda index: ones[index])
+total = jax.jit(lambda x: x.sum(), out_shardings=jax.NamedSharding(mesh, jax.P()))
+assert float(total(x)) == len(ones)
+"""
+"""A group of one joins nobody; others are told who they are, as in JAX's guide."""
 
-
-def run_child(side: str, num_processes: int, steps: list[str]) -> Report:
-    """Run one life of a group in a fresh process; whatever it leaves is ended.
-
-    Raises:
-        ChildFailed: It failed, or did not end in time.
-    """
-    arguments = [side, str(num_processes), *steps]
-    report: Report = run_reporting("benchmarks.child", arguments, CHILD_TIMEOUT_SECONDS)
-    say(f"  {side} × {num_processes}: {_brief(report)}")
-    return report
-
-
-def _brief(report: Report) -> str:
-    parts = [f"start {report['start']:.2f} s"]
-    if "restart" in report:
-        parts.append(f"restart {report['restart']:.2f} s")
-    if "memory" in report:
-        sizes = report["memory"]["engine_bytes"]
-        parts.append(f"{sum(sizes) / len(sizes) / 1e6:.0f} MB each")
-    if "idle" in report:
-        parts.append(f"idle {report['idle']['group_cpu_seconds']:.2f} s of CPU")
-    parts.append(f"stop {report['stop']['gone_seconds']:.2f} s")
-    return ", ".join(parts)
-
-
-def bare_import() -> float:
-    """Seconds for one Python process to import what an engine imports."""
-    begin = time.perf_counter()
-    subprocess.run([sys.executable, "-c", BARE_IMPORT], check=True, timeout=CHILD_TIMEOUT_SECONDS)
-    return time.perf_counter() - begin
+Reports = dict[str, list[Any]]
 
 
 def measure(names: set[str], sides: list[str], quick: bool) -> Iterator[Row]:
-    """The rows that ``names`` selects, of start, restart, stop, memory, idle and many."""
+    """The rows that ``names`` selects."""
     if names & {"start", "memory", "idle"}:
-        yield from eight(names, sides, repetitions=1 if quick else 5)
+        yield from eight(names, sides, 1 if quick else 5)
     if names & {"restart", "stop"}:
-        yield from four(names, sides, repetitions=1 if quick else 3)
+        say("4 processes: restart, stop")
+        ways = {side: partial(life, side, "4", "restart") for side in sides}
+        reports = alternate(ways, 1 if quick else 3)
+        ours, peer = picked(reports, "restart")
+        note = "recipe: stop and start, to a checked psum"
+        yield Row("restart 4", "s", ours, peer, limit=1.0, note=note)
+        yield Row("stop 4, none left", "s", *picked(reports, "stop"), limit=0.5)
     if "many" in names and "jaxnb" in sides:
-        yield many(repetitions=1 if quick else 3)
+        say(f"{MANY} processes: start")
+        reports = alternate({"jaxnb": partial(life, "jaxnb", str(MANY))}, 1 if quick else 3)
+        yield Row(f"start {MANY} to first psum", "s", picked(reports, "start")[0], [], limit=8.0)
+    for size in ("4x1", "4x2") if "recover" in names else ():
+        yield recover_row(size, sides, 1 if quick else 2)
+    if "run" in names:
+        yield from run_rows(sides, 1 if quick else 5)
 
 
-def eight(names: set[str], sides: list[str], repetitions: int) -> list[Row]:
+def life(side: str, size: str, *steps: str) -> dict[str, Any]:
+    """What a fresh process reports of a group's life."""
+    report: dict[str, Any] = run_reporting("benchmarks.child", side, size, *steps)
+    say(f"  {side} × {size}: start {report['start']:.2f} s, stop {report['stop']:.2f} s")
+    return report
+
+
+def picked(reports: Reports, step: str) -> tuple[list[float], list[float]]:
+    """One figure of jaxnb's reports and of the recipe's."""
+    ours, peer = ([r[step] for r in reports.get(side, [])] for side in ("jaxnb", "recipe"))
+    return ours, peer
+
+
+def eight(names: set[str], sides: list[str], repetitions: int) -> Iterator[Row]:
     """Start of 8 processes, their memory, and their CPU use when idle."""
-    say("8 processes: " + ", ".join(sorted(names & {"start", "memory", "idle"})))
+    say("8 processes: start, memory, idle")
+
+    def bare_import() -> float:
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-c", BARE_IMPORT], check=True)
+        return time.perf_counter() - begin
+
     bare_import()  # Warms the page cache for both sides.
-    steps: list[str] = [step for step in ("memory", "idle") if step in names]
-    imports: list[float] = []
-    reports: Reports = {side: [] for side in sides}
-    for repetition in range(repetitions):
-        # Idle windows are long and vary little: two repetitions are enough for them.
-        now = steps if repetition < 2 else []
-        imports.append(bare_import())
-        for side in sides:
-            reports[side].append(run_child(side, 8, now))
-    rows = start_rows(reports, imports) if "start" in names else []
+    steps = [step for step in ("memory", "idle") if step in names]
+    ways: dict[str, Any] = {side: partial(life, side, "8", *steps) for side in sides}
+    reports = alternate(ways | {"import": bare_import}, repetitions)
+    if "start" in names:
+        ours, peer = picked(reports, "start")
+        note = "from before the package's import to a checked psum over all processes"
+        yield Row("start 8 to first psum", "s", ours, peer, most=0.2, note=note)
+        yield Row("start 8 to first psum", "s", ours, reports["import"], "bare import", 3.0)
     if "memory" in names:
-        rows.append(memory_row(reports))
+        found = dict(zip(("jaxnb", "recipe"), picked(reports, "memory"), strict=True))
+        each = {side: [mean(m["engines"]) / 1e6 for m in those] for side, those in found.items()}
+        note = "; ".join(
+            f"{side}: {len(those[0]['helpers'])} helpers, {sum(those[0]['helpers']) / 1e6:.0f} MB"
+            for side, those in found.items()
+            if those
+        )
+        work = "memory per idle process at 8 (PSS)"
+        yield Row(work, "MB", each["jaxnb"], each["recipe"], limit=70.0, note=note)
     if "idle" in names:
-        rows.append(idle_row(reports))
-    return rows
+        note = "helpers included, over 10 s; without the notebook's own process"
+        work = "CPU of an idle group of 8, all processes"
+        yield Row(work, "% core", *picked(reports, "idle"), note=note)
 
 
-def start_rows(reports: Reports, imports: list[float]) -> list[Row]:
-    """Start against the recipe, and against the imports that one process needs."""
-    ours = _pick(reports, "jaxnb", lambda r: r["start"])
-    peer = _pick(reports, "recipe", lambda r: r["start"])
-    note = "from before the package's import to a checked psum over all processes"
-    bare = Summary(tuple(imports))
-    return [
-        Row("start 8 to first psum", "s", ours, peer, target=Target(0.2), note=note),
-        Row("start 8 to first psum", "s", ours, bare, "bare import", Target(3.0)),
-    ]
-
-
-def memory_row(reports: Reports) -> Row:
-    """PSS per idle process, with the helpers in the note."""
-
-    def mean(report: Report) -> float:
-        sizes = report["memory"]["engine_bytes"]
-        return float(sum(sizes) / len(sizes) / 1e6)
-
-    def helpers(side: str) -> str:
-        found = [r["memory"]["helpers"] for r in reports.get(side, []) if "memory" in r]
-        if not found:
-            return ""
-        total = sum(size for _, size in found[0]) / 1e6
-        return f"{side}: {len(found[0])} helpers, {total:.0f} MB in all"
-
-    details = {
-        side: [r["memory"] for r in side_reports if "memory" in r]
-        for side, side_reports in reports.items()
+def recover_row(size: str, sides: list[str], repetitions: int) -> Row:
+    """A healthy group, formed again with its arrays; the recipe stops and starts without them."""
+    say(f"{size} processes: recover")
+    ways = {
+        "recipe": partial(life, "recipe", "4", "restart"),
+        "jaxnb": partial(life, "jaxnb", size, "recover"),
     }
-    return Row(
-        "memory per idle process at 8 (PSS)",
-        "MB",
-        _pick(reports, "jaxnb", mean, "memory"),
-        _pick(reports, "recipe", mean, "memory"),
-        target=Target(limit=70.0),
-        note="; ".join(filter(None, map(helpers, ("jaxnb", "recipe")))),
-        details=details,
-    )
+    reports = alternate({side: ways[side] for side in sides}, repetitions)
+    ours = [seconds for report in reports.get("jaxnb", []) for seconds in report["recover"]]
+    work = f"recover, {size.replace('x', ' × ')}, 64 MiB of arrays carried"
+    return Row(work, "s", ours, picked(reports, "restart")[1] if "recipe" in sides else [],
+               "recipe's stop and start", limit=1.5)  # fmt: skip
 
 
-def idle_row(reports: Reports) -> Row:
-    """CPU use of the idle group, in percent of one core."""
+def run_rows(sides: list[str], repetitions: int) -> Iterator[Row]:
+    """A short script from start to end, against what people write today."""
+    say("a script on 4 processes, from start to end")
 
-    def percent(report: Report) -> float:
-        idle = report["idle"]
-        return float(100 * idle["group_cpu_seconds"] / idle["window_seconds"])
+    def seconds(*commands: list[Any]) -> float:
+        begin = time.perf_counter()
+        started = [subprocess.Popen([sys.executable, *command]) for command in commands]
+        if sum(each.wait() != 0 for each in started):
+            raise RuntimeError(f"a process of {commands} failed")
+        return time.perf_counter() - begin
 
-    return Row(
-        "CPU of an idle group of 8, all processes",
-        "% core",
-        _pick(reports, "jaxnb", percent, "idle"),
-        _pick(reports, "recipe", percent, "idle"),
-        note="helpers included, over 10 s; the notebook's own process is in the JSON",
-        details={side: [r["idle"] for r in rs if "idle" in r] for side, rs in reports.items()},
-    )
+    def in_a_loop(path: Path) -> float:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        return seconds(*([path, "4", str(i), str(port)] for i in range(4)))
 
-
-def four(names: set[str], sides: list[str], repetitions: int) -> list[Row]:
-    """Restart and stop of 4 processes."""
-    say("4 processes: " + ", ".join(sorted(names & {"restart", "stop"})))
-    steps = ["restart"] if "restart" in names else []
-    reports = alternate({side: partial(run_child, side, 4, steps) for side in sides}, repetitions)
-    rows = []
-    if "restart" in names:
-        rows.append(
-            Row(
-                "restart 4",
-                "s",
-                _pick(reports, "jaxnb", lambda r: r["restart"]),
-                _pick(reports, "recipe", lambda r: r["restart"]),
-                target=Target(limit=1.0),
-                note="recipe: stop and start, to a checked psum",
-            )
-        )
-    if "stop" in names:
-        rows.append(
-            Row(
-                "stop 4, none left",
-                "s",
-                _pick(reports, "jaxnb", lambda r: r["stop"]["gone_seconds"]),
-                _pick(reports, "recipe", lambda r: r["stop"]["gone_seconds"]),
-                target=Target(limit=0.5),
-                details={side: [r["stop"] for r in rs] for side, rs in reports.items()},
-            )
-        )
-    return rows
-
-
-def many(repetitions: int) -> Row:
-    """Start of 32 processes; nobody to compare with."""
-    say(f"{MANY} processes: start")
-    reports = alternate({"jaxnb": partial(run_child, "jaxnb", MANY, [])}, repetitions)
-    ours = _pick(reports, "jaxnb", lambda r: r["start"])
-    return Row(f"start {MANY} to first psum", "s", ours, None, target=Target(limit=8.0))
-
-
-def _pick(
-    reports: Reports, side: str, get: Callable[[Report], float], step: str = "start"
-) -> Summary | None:
-    """One figure of a side's reports, of those that have the step."""
-    return summarize([get(r) for r in reports.get(side, []) if step in r])
+    with tempfile.TemporaryDirectory(prefix="jaxnb-bench-") as folder:
+        path = Path(folder, "toy.py")
+        path.write_text(SCRIPT)
+        command = ["-m", "jaxnb", "run", path, "-n", "4", "--platform", "cpu"]
+        ways = {"one": lambda: seconds([path])}
+        ways |= {"jaxnb": lambda: seconds(command)} if "jaxnb" in sides else {}
+        ways |= {"recipe": lambda: in_a_loop(path)} if "recipe" in sides else {}
+        alternate(ways, 1)  # warms the page cache
+        found = alternate(ways, repetitions)
+    ours, work = found.get("jaxnb", []), "run a script on 4, start to end"
+    yield Row(work, "s", ours, found.get("recipe", []), "shell loop", 1.0)
+    yield Row(work, "s", ours, found["one"], "one process", 1.3)

@@ -1,86 +1,31 @@
-"""Statistics, alternating runs, the table and its JSON."""
+"""Rows of the table, runs by turns, and fresh Python processes that measure something."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import platform
+import shutil
 import statistics
+import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-import jaxnb
+from benchmarks.processes import TOKEN_VARIABLE, end_all, marked
 
 T = TypeVar("T")
 
-
-@dataclass(frozen=True)
-class Summary:
-    """Repeated measurements of one thing."""
-
-    values: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        """The middle value."""
-        return statistics.median(self.values)
-
-    def quantile(self, fraction: float) -> float:
-        """The smallest value that at least ``fraction`` of the values do not exceed."""
-        ordered = sorted(self.values)
-        return ordered[max(0, math.ceil(fraction * len(ordered)) - 1)]
-
-    def as_json(self) -> dict[str, Any]:
-        """Median, extremes, 90th percentile, count, and the values themselves."""
-        return {
-            "median": self.median,
-            "min": min(self.values),
-            "max": max(self.values),
-            "p90": self.quantile(0.9),
-            "count": len(self.values),
-            "values": list(self.values),
-        }
-
-
-@dataclass(frozen=True)
-class Target:
-    """What a row has to reach.
-
-    Attributes:
-        times_peer: The median is at most this many times the peer's, from the same run.
-        limit: The median is at most this, in the row's unit.
-    """
-
-    times_peer: float | None = None
-    limit: float | None = None
-
-    def met(self, ours: Summary | None, peer: Summary | None) -> bool | None:
-        """Whether the target is met; None if there is none or a side is missing."""
-        checks = []
-        if self.times_peer is not None:
-            if ours is None or peer is None:
-                return None
-            checks.append(ours.median <= self.times_peer * peer.median)
-        if self.limit is not None:
-            if ours is None:
-                return None
-            checks.append(ours.median <= self.limit)
-        return all(checks) if checks else None
-
-    def text(self, peer_name: str, unit: str) -> str:
-        """The target for people."""
-        parts = []
-        if self.times_peer is not None:
-            parts.append(f"≤ {self.times_peer:.3g} × {peer_name}")
-        if self.limit is not None:
-            parts.append(f"≤ {self.limit:g} {unit}")
-        return ", ".join(parts) or "-"
+ROOT = Path(__file__).resolve().parents[1]
+CHILD_TIMEOUT_SECONDS = 1800.0
 
 
 @dataclass(frozen=True)
@@ -93,55 +38,43 @@ class Row:
         ours: jaxnb's values.
         peer: The peer's values from the same run.
         peer_name: Who the peer is.
-        target: What ours has to reach.
-        delivered: Whether the work's result was as asked for; without it no target is met.
+        most: Our median is to be at most this many times the peer's.
+        limit: Our median is to be at most this, in the row's unit.
+        is_whole: Whether the work's result was as asked for; without it no target is met.
         note: One line under the row.
-        details: More, for the JSON only.
     """
 
     work: str
     unit: str
-    ours: Summary | None
-    peer: Summary | None
+    ours: list[float]
+    peer: list[float]
     peer_name: str = "recipe"
-    target: Target = field(default_factory=Target)
-    delivered: bool = True
+    most: float | None = None
+    limit: float | None = None
+    is_whole: bool = True
     note: str = ""
-    details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float | None:
         """Our median by the peer's."""
-        if self.ours is None or self.peer is None or self.peer.median == 0:
+        if not self.ours or not self.peer:
             return None
-        return self.ours.median / self.peer.median
+        return statistics.median(self.ours) / statistics.median(self.peer)
 
     @property
     def met(self) -> bool | None:
         """Whether the target is met; None if there is none or a side is missing."""
-        met = self.target.met(self.ours, self.peer)
-        return met and self.delivered
+        met = [self.ratio <= self.most] if self.most is not None and self.ratio is not None else []
+        if self.limit is not None and self.ours:
+            met.append(statistics.median(self.ours) <= self.limit)
+        return self.is_whole and all(met) if met else None
 
-    def as_json(self) -> dict[str, Any]:
-        """The row as plain data."""
-        return {
-            "work": self.work,
-            "unit": self.unit,
-            "ours": self.ours and self.ours.as_json(),
-            "peer": self.peer and self.peer.as_json(),
-            "peer_name": self.peer_name,
-            "ratio": self.ratio,
-            "target": self.target.text(self.peer_name, self.unit),
-            "delivered": self.delivered,
-            "met": self.met,
-            "note": self.note,
-            "details": dict(self.details),
-        }
-
-
-def summarize(values: list[float] | None) -> Summary | None:
-    """A summary, or None where there is nothing to summarize."""
-    return Summary(tuple(values)) if values else None
+    @property
+    def target(self) -> str:
+        """The target for people."""
+        parts = [f"≤ {self.most:.3g} × {self.peer_name}"] if self.most is not None else []
+        parts += [f"≤ {self.limit:g} {self.unit}"] if self.limit is not None else []
+        return ", ".join(parts) or "-"
 
 
 def say(text: str) -> None:
@@ -158,70 +91,105 @@ def alternate(sides: Mapping[str, Callable[[], T]], repetitions: int) -> dict[st
     return results
 
 
+@contextlib.contextmanager
+def own_processes() -> Iterator[dict[str, str]]:
+    """Give an environment for child processes; whoever carries it is ended at the exit.
+
+    The environment has a token of its own and a fresh ``IPYTHONDIR``, so that nothing is
+    read from or left in the user's profile.
+    """
+    token = uuid.uuid4().hex
+    home = tempfile.mkdtemp(prefix="jaxnb-bench-")
+    python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    try:
+        own = {TOKEN_VARIABLE: token, "IPYTHONDIR": home, "PYTHONPATH": python_path}
+        yield os.environ | own
+    finally:
+        for _ in range(5):  # What is ended may have been about to start another process.
+            if not (left := marked(token)):
+                break
+            end_all(left)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def run_reporting(module: str, *arguments: str) -> Any:
+    """Run ``python -m MODULE REPORT ARGUMENTS...``; return what it wrote to REPORT as JSON.
+
+    Whatever the process leaves running is ended.
+
+    Raises:
+        RuntimeError: It failed, or did not end in time; the message ends with what it printed.
+    """
+    with tempfile.TemporaryDirectory(prefix="jaxnb-bench-") as folder, own_processes() as env:
+        report_path, log_path = Path(folder, "report.json"), Path(folder, "log")
+        with log_path.open("w") as log:
+            try:
+                subprocess.run(
+                    [sys.executable, "-m", module, str(report_path), *arguments],
+                    cwd=ROOT,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    timeout=CHILD_TIMEOUT_SECONDS,
+                    check=True,
+                )
+            except subprocess.SubprocessError as error:
+                tail = "\n".join(log_path.read_text(errors="replace").splitlines()[-25:])
+                raise RuntimeError(f"{error}\n{tail}") from None
+        return json.loads(report_path.read_text())
+
+
 def machine_facts() -> dict[str, Any]:
     """What the figures depend on."""
+    names = ("jaxnb", "jax", "jaxlib", "ipyparallel", "ipykernel")
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    processors = [line.partition(":")[2].strip() for line in lines if line[:10] == "model name"]
     return {
         "cores": len(os.sched_getaffinity(0)),
+        "processor": processors[0] if processors else platform.machine(),
         "load_1min_at_start": os.getloadavg()[0],
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "processor": _processor(),
-        "system": platform.platform(),
         "python": platform.python_version(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "jaxnb": jaxnb.__version__,
-        **{name: version(name) for name in ("jax", "jaxlib", "ipyparallel", "ipykernel")},
+        **{name: version(name) for name in names},
     }
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def _number(value: float) -> str:
     """Three significant digits, without an exponent."""
-    if value == 0:
-        return "0"
-    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
+    decimals = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
     return f"{value:.{decimals}f}"
 
 
-def _cell(summary: Summary | None) -> str:
-    if summary is None:
+def _cell(values: list[float]) -> str:
+    """The median, with the extremes of few values and the 90th percentile of many."""
+    if not values:
         return "-"
-    if len(summary.values) == 1:
-        return _number(summary.median)
-    if len(summary.values) >= 20:
-        return f"{_number(summary.median)} (p90 {_number(summary.quantile(0.9))})"
-    low, high = min(summary.values), max(summary.values)
-    return f"{_number(summary.median)} ({_number(low)}–{_number(high)})"
+    middle, ordered = _number(statistics.median(values)), sorted(values)
+    if len(values) >= 20:
+        return f"{middle} (p90 {_number(ordered[math.ceil(0.9 * len(values)) - 1])})"
+    return f"{middle} ({_number(ordered[0])}–{_number(ordered[-1])})" if len(values) > 1 else middle
 
 
 def table(rows: list[Row]) -> str:
-    """All rows as aligned text: median (min–max), or median (p90) of many values."""
+    """All rows as aligned text."""
     lines = [("work", "unit", "jaxnb", "peer", "ratio", "target", "met")]
     for row in rows:
         met = {True: "yes", False: "NO", None: "-"}[row.met]
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
-        peer = "-" if row.peer is None else f"{row.peer_name} {_cell(row.peer)}"
-        target = row.target.text(row.peer_name, row.unit)
-        lines.append((row.work, row.unit, _cell(row.ours), peer, ratio, target, met))
+        peer = f"{row.peer_name} {_cell(row.peer)}" if row.peer else "-"
+        lines.append((row.work, row.unit, _cell(row.ours), peer, ratio, row.target, met))
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     text = []
-    for i, line in enumerate(lines):
+    for line, note in zip(lines, ["-" * sum(widths), *(row.note for row in rows)], strict=True):
         padded = (word.ljust(width) for word, width in zip(line, widths, strict=True))
-        text.append("  ".join(padded).rstrip())
-        if i == 0:
-            text.append("  ".join("-" * width for width in widths))
-        elif rows[i - 1].note:
-            text.append(f"    {rows[i - 1].note}")
+        text += ["  ".join(padded).rstrip(), *([f"    {note}"] if note else [])]
     return "\n".join(text)
 
 
 def write_json(path: Path, rows: list[Row], facts: Mapping[str, Any]) -> None:
     """Write rows and machine facts."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = {"machine": dict(facts), "rows": [row.as_json() for row in rows]}
+    told = [asdict(row) | {"ratio": row.ratio, "met": row.met} for row in rows]
+    data = {"machine": dict(facts), "rows": told}
     path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

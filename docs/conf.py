@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+from support.pages import faults_table, unequal_table  # noqa: E402
+
+TABLES = {
+    "what_goes_wrong": ("<!-- the table of tests/faults/table/rows.py -->", faults_table()),
+    "what_differs": ("<!-- the table of tests/faults/unequal/rows.py -->", unequal_table()),
+}
 
 project = "jaxnb"
 author = "the jaxnb authors"
@@ -50,11 +56,13 @@ if is_fresh(EXECUTED):
 
 
 def setup(app: Any) -> None:
-    """Has the quickstart read from its executed copy, if that is fresh."""
+    """Has the quickstart read from its executed copy, if that is fresh; makes tables."""
 
     def read(_: Any, name: str, source: list[str]) -> None:
         if name == "quickstart" and is_fresh(EXECUTED):
             source[0] = EXECUTED.read_text()
+        elif name in TABLES:
+            source[0] = source[0].replace(*TABLES[name])
 
     app.connect("source-read", read)
 

@@ -1,30 +1,21 @@
-"""Measures how surely, and how soon, processes in lockstep end a cell in which they part.
+"""Measures how surely, and how soon, processes in lockstep end a cell in which they diverge.
 
-Starts fresh groups, half of them beside busy loops. In each, once for every case, processes do
-something that is not the same on all: one raises in a loop, skips a call, computes another program,
-or sleeps and is interrupted. Every process has to end with an error, within ``LIMIT_SECONDS`` of
-the cause and by itself; then the same group computes with the variables of before. Threads that
-dispatch in other orders on each process have to compute what is right.
-
-Prints how many did, for each case, with the seconds from the cause to the last process's error.
-Exits with status 1 if any did not. Other programs on the machine make the times longer.
+``soak.py --lockstep GROUPS`` starts fresh groups, half of them beside busy loops. In each, once for
+every case, processes do something that is not the same on all: one raises in a loop, skips a call,
+computes another program, or sleeps and is interrupted. Every process has to end with an error,
+within ``LIMIT_SECONDS`` of the cause and by itself; then the same group computes with the variables
+of before. Threads that dispatch in other orders on each process have to compute what is right.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import statistics
+import subprocess
 import sys
 import textwrap
 import threading
 import time
 import warnings
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from busy import busy_loops
 
 import jaxnb
 from jaxnb.cells.result import CellResult
@@ -75,8 +66,6 @@ CASES = {
 }
 """What goes wrong: the cell's code, in which ``odd`` is one process."""
 
-OTHERS = "an interrupted loop", "one that sleeps", "a checkpoint in the handler", "loader threads"
-
 AROUND = """
 y, cause, came = x, 0.0, 0.0
 try:
@@ -103,6 +92,13 @@ except KeyboardInterrupt:
     raise
 """
 
+INTERRUPTED = {
+    "an interrupted loop": (TRAINING, "i == float(total(y)) / (2 * n) - 1"),
+    "one that sleeps": ("if odd: time.sleep(1000)\nfloat(total(x))", "True"),
+    "a checkpoint in the handler": (CHECKPOINT, "saved == 2 * n * (i + 1)"),
+}
+"""Cells that are interrupted, and what has to be true afterwards."""
+
 LOADERS = """
 sums = [jax.jit(lambda a, k=k: (a * k).sum()) for k in range(1, 5)]
 loaded = {}
@@ -116,28 +112,6 @@ for each in threads: each.join()
 loaded == {k: 2.0 * n * (k + 1) for k in range(4)} and float(total(y)) == 42.0 * n
 """
 """Threads that dispatch in other orders on each process, beside the main one: nothing is wrong."""
-
-
-class Rate:
-    """How often a case went well, and how long it took."""
-
-    def __init__(self) -> None:
-        self.good = self.tried = 0
-        self.seconds: list[float] = []
-        self.faults: list[str] = []
-
-    def add(self, fault: str, seconds: float) -> None:
-        """Notes one try; without a fault it went well."""
-        self.tried += 1
-        self.good += not fault
-        self.seconds.append(seconds)
-        if fault:
-            self.faults.append(fault)
-
-    def __str__(self) -> str:
-        middle, most = statistics.median(self.seconds), max(self.seconds)
-        said = f"{self.good} of {self.tried}; median {middle:.3f} s, at most {most:.3f} s"
-        return said + "".join(f"\n    {fault}" for fault in self.faults[:5])
 
 
 def parted(session: Session, code: str) -> tuple[str, float]:
@@ -173,56 +147,49 @@ def interrupted(session: Session, code: str) -> tuple[str, float]:
 
 def tried(session: Session, name: str) -> tuple[str, float]:
     """Plays one case in a group, and looks at what is left of it."""
-    if name == "an interrupted loop":
-        fault, seconds = interrupted(session, TRAINING)
-        steps = session.run("i, float(total(y)) / (2 * n) - 1").value
-        if not isinstance(steps, tuple) or steps[0] != steps[1]:
-            fault = fault or f"of different steps: {steps}"
-    elif name == "a checkpoint in the handler":
-        fault, seconds = interrupted(session, CHECKPOINT)
-        if session.run("saved == 2 * n * (i + 1)").value is not True:
-            fault = fault or "saved something else"
-    elif name == "loader threads":
+    if name in CASES:
+        fault, seconds = parted(session, CASES[name])
+    elif name in INTERRUPTED:
+        code, check = INTERRUPTED[name]
+        fault, seconds = interrupted(session, code)
+        if session.run(check).value is not True:
+            fault = fault or f"not so: {check}"
+    else:
         began = time.monotonic()
         result = session.run(LOADERS, timeout=GIVE_UP_SECONDS, raise_on_error=False)
         seconds = time.monotonic() - began
         fault = "" if result.value is True else f"{result.value}, {result.errors}"
-    elif name == "one that sleeps":
-        code = "if odd: time.sleep(1000)\nfloat(total(x))"
-        fault, seconds = interrupted(session, code)
-    else:
-        fault, seconds = parted(session, CASES[name])
     if session.run("float(total(step(x)))").value != 4.0 * session.run("n").value:
         fault = fault or "computes something else afterwards"
     return fault, seconds
 
 
-def main() -> int:
-    """Runs as many groups as the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--groups", type=int, default=100)
-    groups = parser.parse_args().groups
+def measure(groups: int) -> int:
+    """Runs so many groups; prints how often each case went well, and returns the exit status."""
     warnings.simplefilter("ignore")
-    names = [*CASES, *OTHERS]
-    rates = {(name, load): Rate() for load in (0, BUSY_LOOPS) for name in names}
+    names = [*CASES, *INTERRUPTED, "loader threads"]
+    found: dict[tuple[str, int], list[tuple[str, float]]] = {
+        (name, load): [] for load in (0, BUSY_LOOPS) for name in names
+    }
     for k in range(groups):
         processes, devices = SHAPES[k // 2 % len(SHAPES)]
         load = BUSY_LOOPS if k % 2 else 0
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(busy_loops(load))
-            session = stack.enter_context(
-                jaxnb.start(processes, devices_per_process=devices, platform="cpu", check="strict")
-            )
-            pids = [each.pid for each in session.processes]
-            session.run(SETUP)
-            for name in names:
-                fault, seconds = tried(session, name)
-                rates[name, load].add(fault, seconds)
-            assert [each.pid for each in session.processes] == pids
-    for (name, load), rate in rates.items():
-        print(f"{name}, beside {load} busy loops: {rate}")
-    return any(rate.good < rate.tried for rate in rates.values())
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(load)]
+        try:
+            with jaxnb.start(processes, devices_per_process=devices, platform="cpu") as session:
+                pids = [each.pid for each in session.processes]
+                session.run(SETUP)
+                for name in names:
+                    found[name, load].append(tried(session, name))
+                assert [each.pid for each in session.processes] == pids
+        finally:
+            for loop in loops:
+                loop.kill()
+                loop.wait()
+    for (name, load), tries in found.items():
+        faults, seconds = [fault for fault, _ in tries if fault], [each for _, each in tries]
+        if tries:
+            good = f"{len(tries) - len(faults)} of {len(tries)}"
+            times = f"median {statistics.median(seconds):.3f} s, at most {max(seconds):.3f} s"
+            print(f"{name}, beside {load} busy loops: {good}; {times}", *faults[:5], sep="\n    ")
+    return int(any(fault for tries in found.values() for fault, _ in tries))

@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import json
 import os
-import random
 import re
 import signal
 import subprocess
@@ -89,14 +88,14 @@ class Outcome:
     failures: tuple[Failure, ...] = ()
 
 
-def run(options: Sequence[str], environment: dict[str, str], seconds: float) -> Outcome:
+def run(options: Sequence[str], seconds: float) -> Outcome:
     """Runs pytest, and ends it with all its workers if it hangs."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "outcome.json"
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *options],
             cwd=ROOT,
-            env=os.environ | environment | {"JAXNB_OUTCOME": str(file)},
+            env=os.environ | {"JAXNB_OUTCOME": str(file)},
             start_new_session=True,
         )
         try:
@@ -167,15 +166,19 @@ def main() -> int:
     parser.add_argument("--unsteady", type=Path, default=UNSTEADY, help="where to report them")
     parser.add_argument("paths", nargs="*", default=["tests"])
     chosen = parser.parse_args()
-    # Both passes name the same rows.
-    seed = os.environ.get("SEED") or str(random.SystemRandom().randrange(10**6))
-    environment = {"JAXNB_TEST_SEED": seed}
     # A worker that crashed is not replaced: what it had before it could be lost, or wait for ever.
-    once = ["--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart=0", "-q"]
+    once = [
+        "--dist",
+        "loadfile",
+        "--no-loadscope-reorder",
+        "--max-worker-restart=0",
+        "-q",
+        "--durations=20",
+    ]
     marks = ["-m", chosen.marks] if chosen.marks else []
     _write(chosen.unsteady, [])
-    outcome = run(["-n", chosen.workers, *once, *marks, *chosen.paths], environment, FIRST_SECONDS)
-    print(f"the same rows again: SEED={seed} make test", flush=True)
+    options = ["-n", chosen.workers, "--durations=20", *once, *marks, *chosen.paths]
+    outcome = run(options, FIRST_SECONDS)
     if why := judge(outcome):
         print(f"tests: {why}", flush=True)
         return outcome.status or 1
@@ -184,7 +187,7 @@ def main() -> int:
     print(f"tests: {len(outcome.failures)} failed and are run once more, alone", flush=True)
     again = []
     for each in outcome.failures:
-        alone = run(["-n", "1", *once, each.nodeid], environment, ALONE_SECONDS)
+        alone = run(["-n", "1", *once, each.nodeid], ALONE_SECONDS)
         has_passed = alone.status == 0 and alone.passed == alone.collected == 1
         again.append(Failure(**asdict(each) | {"alone": "passed" if has_passed else "failed"}))
     _write(chosen.unsteady, [each for each in again if each.is_unsteady])

@@ -12,7 +12,6 @@ The seed decides what is done in which order, and is printed: the same one does 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import random
 import re
 import signal
@@ -30,7 +29,6 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import numpy as np
-import psutil
 
 import jaxnb
 from jaxnb.cells.result import CellResult
@@ -42,13 +40,12 @@ from jaxnb.session import Session
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from faults.unequal import ROWS
-from faults.unequal.row import SETUP as SETUP_OF_TWINS
+from faults.unequal.inputs import SETUP as SETUP_OF_TWINS
+from faults.unequal.rows import ROWS
 
 PROCESSES = 4
 CELL_TIMEOUT_SECONDS = 300.0
-INTERRUPT_TIMEOUT_SECONDS = 60.0
-"""It takes half a second where nothing else runs. After this long it is lost."""
+INTERRUPT_TIMEOUT_SECONDS = 60.0  # it takes half a second where nothing else runs
 REPORT_SECONDS = 60.0
 LENGTHS = (1, 30, 777, 20_000, 300_000)
 """Of arrays: JAX keeps for good what it compiles for each, 1 to 3 MB, with or without jaxnb."""
@@ -135,7 +132,6 @@ class Soak:
         chance: Decides.
         folder: For files that cells read.
         steps: How often ``steps`` was counted up.
-        is_steady: Nothing is done that changes the processes.
         cells: How many cells were run.
         pids: Of the processes; they change with a recovery only.
     """
@@ -143,7 +139,6 @@ class Soak:
     session: Session
     chance: random.Random
     folder: Path
-    is_steady: bool
     steps: int = 0
     cells: int = 0
     pids: list[int] = field(init=False)
@@ -204,9 +199,6 @@ def require(condition: bool, text: str) -> None:
         raise FalseAlarmError(text)
 
 
-# ---------------------------------------------------------------------- kinds of work
-
-
 def dispatch(soak: Soak) -> None:
     """Many small computations on a global array, and a collective."""
     count = soak.chance.randint(1, 300)
@@ -224,12 +216,6 @@ def compile_anew(soak: Soak) -> None:
         "    return (b - b).sum() + a.sum()\nfloat(fresh(x))",
         soak.sum_of_x,
     )
-
-
-def compute(soak: Soak) -> None:
-    """One long call that ends in a collective."""
-    times = soak.chance.choice([10, 500, 3000])
-    soak.value(f"round(float(grind(matrix, {times})), 1)", 32.0 * soak.devices)
 
 
 def straggle(soak: Soak) -> None:
@@ -261,17 +247,6 @@ def leave_early(soak: Soak) -> None:
     soak.value(f"if process_index in {soak.some()}:\n    {how}\n'through'", "through")
 
 
-def sleep(soak: Soak) -> None:
-    """All sleep, long enough to be looked at."""
-    soak.value(f"time.sleep({soak.seconds(0.1, 12)})\n'awake'", "awake")
-
-
-def loop_in_python(soak: Soak) -> None:
-    """All compute without JAX."""
-    count = soak.chance.randint(10_000, 3_000_000)
-    soak.value(f"sum(range({count}))", sum(range(count)))
-
-
 def read_data(soak: Soak) -> None:
     """Each process reads its part of a file and makes a global array of it."""
     rows = PROCESSES * 2 * soak.chance.randint(100, 20_000)
@@ -284,31 +259,22 @@ def read_data(soak: Soak) -> None:
     )
 
 
-def prefetch(soak: Soak) -> None:
-    """All wait, or one does and the others for it, for what a thread fetches."""
-    seconds, who = soak.seconds(0.1, 14), soak.chance.choice(["True", "process_index == 0"])
-    fetch = soak.chance.choice(
-        [f"time.sleep({seconds})", f"subprocess.run(['sleep', '{seconds}'])"]
-    )
-    get = soak.chance.choice(
-        [
-            "q = queue.Queue(); t = threading.Thread(target=lambda: q.put(fetch())); t.start()\n"
-            "    q.get(); t.join(); del q, t",
-            "t = threading.Thread(target=fetch); t.start(); t.join(); del t",
-            "concurrent.futures.ThreadPoolExecutor(2).submit(fetch).result()",
-            f"threading.Event().wait({seconds})",
-        ]
-    )
-    code = f"import concurrent.futures, queue\nfetch = lambda: {fetch}\nif {who}:\n    {get}\n"
-    soak.value(f"{code}float(total(x))", soak.sum_of_x)
-
-
-def subprocesses(soak: Soak) -> None:
-    """Every process starts one and reads what it says."""
-    code = f"import time; time.sleep({soak.seconds(0, 2)}); print(7)"
-    soak.value(
-        f"int(subprocess.run([sys.executable, '-c', {code!r}], capture_output=True).stdout)", 7
-    )
+def plain(soak: Soak) -> None:
+    """A call that ends in a collective, JAX's own helpers, or nothing that JAX has to do with."""
+    times, count = soak.chance.choice([10, 500, 3000]), soak.chance.randint(10_000, 3_000_000)
+    child = f"import time; time.sleep({soak.seconds(0, 2)}); print(7)"
+    cells: list[tuple[str, object]] = [
+        (f"round(float(grind(matrix, {times})), 1)", 32.0 * soak.devices),
+        (f"time.sleep({soak.seconds(0.1, 12)})\n'awake'", "awake"),
+        (f"sum(range({count}))", sum(range(count))),
+        (f"int(subprocess.run([sys.executable, '-c', {child!r}], capture_output=True).stdout)", 7),
+        (
+            "multihost_utils.sync_global_devices('soak')\n"
+            "multihost_utils.process_allgather(np.array([process_index])).ravel().tolist()",
+            list(range(PROCESSES)),
+        ),
+    ]
+    soak.value(*soak.chance.choice(cells))
 
 
 def on_some(soak: Soak) -> None:
@@ -363,15 +329,6 @@ def background(soak: Soak) -> None:
     require(found == [soak.sum_of_x, soak.sum_of_x + 1], f"the background cells gave {found}")
 
 
-def gather(soak: Soak) -> None:
-    """JAX's own helpers for several processes."""
-    soak.value(
-        "multihost_utils.sync_global_devices('soak')\n"
-        "multihost_utils.process_allgather(np.array([process_index])).ravel().tolist()",
-        list(range(PROCESSES)),
-    )
-
-
 def compare(soak: Soak) -> None:
     """A comparison of shardings; one process is late to it, or goes on for a while after it."""
     who, before, after = soak.chance.randrange(PROCESSES), soak.seconds(0, 4), soak.seconds(0, 4)
@@ -404,7 +361,7 @@ def interrupt(soak: Soak) -> None:
     timer.start()
     found: set[str] = set()
     # An unchecked cell that one interrupt does not end, two end, and processes change.
-    check: CheckMode = soak.chance.choice(["strict", "strict" if soak.is_steady else "off"])
+    check: CheckMode = soak.chance.choice(["strict", "off"])
     try:
         limit = seconds + INTERRUPT_TIMEOUT_SECONDS
         soak.session.run(code, check=check, sink=sink, interrupted=interrupted, timeout=limit)
@@ -445,20 +402,15 @@ WORK: dict[Work, int] = {
     dispatch: 6,
     forget: 1,
     compile_anew: 4,
-    compute: 4,
     straggle: 4,
     leave_early: 4,
-    sleep: 1,
-    loop_in_python: 3,
     read_data: 3,
-    prefetch: 2,
-    subprocesses: 2,
+    plain: 12,
     on_some: 3,
     print_much: 3,
     pull: 3,
     push: 3,
     background: 2,
-    gather: 3,
     compare: 2,
     twin: 8,
     interrupt: 4,
@@ -467,23 +419,9 @@ WORK: dict[Work, int] = {
 """Each kind of work, and how often it comes."""
 
 
-# ---------------------------------------------------------------------- the soak
-
-
 def say(text: str) -> None:
     """Prints a line at once."""
     print(text, flush=True)
-
-
-def memory() -> dict[str, int]:
-    """Resident bytes of the notebook's process and of all that it has started, by pid and name."""
-    own = psutil.Process()
-    resident = {}
-    for process in (own, *own.children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):  # a background cell's child has ended
-            name = f"{process.pid} {' '.join(process.cmdline())[-30:]}"
-            resident[name] = process.memory_info().rss
-    return resident
 
 
 def require_same_processes(soak: Soak) -> None:
@@ -493,20 +431,12 @@ def require_same_processes(soak: Soak) -> None:
     require(now == soak.pids, f"the processes are {now}, and were {soak.pids}")
 
 
-def work_through(
-    soak: Soak, kinds: dict[Work, int], minutes: float, done: Counter[str]
-) -> dict[str, int]:
-    """Does each kind of work once, then any until the time is over.
-
-    Returns:
-        Memory in the tenth minute, or after the first round if that takes longer or there are no
-        ten: what came before is caches filling.
-    """
+def work_through(soak: Soak, minutes: float, done: Counter[str]) -> None:
+    """Does each kind of work once, then any until the time is over."""
     began = told = time.monotonic()
-    first = soak.chance.sample(list(kinds), len(kinds))
-    early: dict[str, int] = {}
+    first = soak.chance.sample(list(WORK), len(WORK))
     while first or time.monotonic() < began + 60 * minutes:
-        work = first.pop() if first else soak.chance.choices(list(kinds), list(kinds.values()))[0]
+        work = first.pop() if first else soak.chance.choices(list(WORK), list(WORK.values()))[0]
         since = time.monotonic()
         try:
             work(soak)
@@ -518,27 +448,9 @@ def work_through(
             )
             raise
         done[work.__name__] += 1
-        spent = (time.monotonic() - began) / 60
-        if not first and not early and spent > min(minutes / 2, 10):
-            early = memory()
         if time.monotonic() - told > REPORT_SECONDS:
             told = time.monotonic()
-            total = sum(memory().values()) / 1e6
-            say(f"  {spent:.0f} min: {done.total()} works, {soak.cells} cells, {total:.0f} MB")
-    return early
-
-
-def summarize(soak: Soak, done: Counter[str], early: dict[str, int], seconds: float) -> None:
-    """Prints what was done, and how memory grew."""
-    say(f"{done.total()} works in {soak.cells} cells, {seconds / 60:.1f} min, no false alarm:")
-    say("  " + ", ".join(f"{name} {count}" for name, count in done.most_common()))
-    late = memory()
-    total, now = sum(early.values()), sum(late.values())
-    say("memory in the tenth minute (or halfway), and at the end:")
-    say(f"  all: {total / 1e6:.0f} MB, {now / 1e6:.0f} MB ({now / total - 1:+.1%})")
-    for name in early.keys() & late.keys():
-        grown = (late[name] - early[name]) / 1e6
-        say(f"  {name}: {early[name] / 1e6:.0f} MB, {late[name] / 1e6:.0f} MB ({grown:+.0f} MB)")
+            say(f"  {(told - began) / 60:.0f} min: {done.total()} works, {soak.cells} cells")
 
 
 def _terminated(signum: int, frame: FrameType | None) -> NoReturn:
@@ -551,19 +463,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=None, help="any by default")
-    parser.add_argument("--devices", type=int, default=None, help="of a process; 1 or 2 by seed")
     parser.add_argument(
-        "--same-processes", action="store_true", help="never recover: how memory grows shows then"
+        "--lockstep", type=int, metavar="GROUPS", help="measure how surely cells that diverge end"
     )
     arguments = parser.parse_args()
+    if arguments.lockstep:
+        from lockstep_rate import measure
+
+        return measure(arguments.lockstep)
     signal.signal(signal.SIGTERM, _terminated)
     warnings.simplefilter("error", UserWarning)
     seed = arguments.seed if arguments.seed is not None else random.randrange(10**6)
     chance = random.Random(seed)
     devices = chance.choice([1, 2])
-    devices = arguments.devices or devices
     say(f"soak: seed {seed}, {arguments.minutes:g} min, {PROCESSES} processes × {devices} devices")
-    kinds = {w: n for w, n in WORK.items() if w is not recover or not arguments.same_processes}
     done: Counter[str] = Counter()
     began = time.monotonic()
     settings: dict[str, Any] = {"devices_per_process": devices, "platform": "cpu"}
@@ -571,15 +484,17 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="jaxnb-soak-") as folder,
         jaxnb.start(PROCESSES, **settings) as session,
     ):
-        soak = Soak(session, chance, Path(folder), arguments.same_processes)
+        soak = Soak(session, chance, Path(folder))
         try:
             soak.run(SETUP)
-            early = work_through(soak, kinds, arguments.minutes, done)
+            work_through(soak, arguments.minutes, done)
         except Exception as error:
             say(f"FAILED with seed {seed} after {dict(done)}: {type(error).__name__}: {error}")
             say("\n".join(getattr(error, "__notes__", [])))
             return 1
-        summarize(soak, done, early, time.monotonic() - began)
+        minutes = (time.monotonic() - began) / 60
+        say(f"{done.total()} works in {soak.cells} cells, {minutes:.1f} min, no false alarm:")
+        say("  " + ", ".join(f"{name} {count}" for name, count in done.most_common()))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Fixtures for every test. What pytest itself is taught stands in ``jaxnb_pytest_hooks``."""
+"""Fixtures for every test. What pytest itself is taught stands in ``support.pytest_hooks``."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from hypothesis import settings
 settings.register_profile("jaxnb", deadline=None)
 settings.load_profile("jaxnb")
 
-pytest_plugins = ["jaxnb_pytest_hooks", "jaxnb_fixtures", "pytester"]
+pytest_plugins = ["support.pytest_hooks", "support.fixtures", "pytester"]

@@ -15,8 +15,8 @@ import pytest
 from playwright.sync_api import Browser, ViewportSize, expect, sync_playwright
 
 from browser.lab import CHROMIUM_ARGS, LabPage, LabServer, assert_none_left, opened
-from jaxnb_fixtures import PATIENT_SECONDS, TOKEN
-from jaxnb_pytest_hooks import NO_CHROMIUM, find_chromium
+from support.fixtures import PATIENT_SECONDS, TOKEN
+from support.pytest_hooks import NO_CHROMIUM, find_chromium
 
 OpenLab = Callable[..., LabPage]
 

@@ -24,9 +24,9 @@ from typing import IO
 import psutil
 from playwright.sync_api import Locator, Page, expect
 
-from jaxnb_fixtures import PATIENT_SECONDS, TOKEN, processes_of_tests, still_running
-from jaxnb_kernels import kernel_ports
-from jaxnb_shown import who_wrote
+from support.fixtures import PATIENT_SECONDS, TOKEN, processes_of_tests, still_running
+from support.kernels import kernel_ports
+from support.shown import who_wrote
 
 KERNEL = "Python 3 (ipykernel)"
 
@@ -296,22 +296,9 @@ class LabPage:
         cell.run(timeout)
         return cell
 
-    def run_all(self) -> None:
-        """Chooses *Run All Cells* and returns at once."""
-        self.page.get_by_role("menuitem", name="Run", exact=True).click()
-        self.page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
-
     def interrupt(self) -> None:
         """Presses the toolbar's *Interrupt the kernel*."""
         self._press("notebook:interrupt-kernel")
-
-    def restart_kernel(self) -> None:
-        """Presses the toolbar's *Restart the kernel*, confirms, and waits for the new one."""
-        self._press("notebook:restart-kernel")
-        # Until the server has answered, the page may still tell of the old kernel.
-        with self.page.expect_response(re.compile(r"/api/kernels/[^/]+/restart")):
-            self.page.locator(".jp-Dialog .jp-mod-accept").click()
-        self.wait_until_idle()
 
     def wait_until_idle(self) -> None:
         """Waits until there is a kernel and it has nothing to do."""

@@ -44,7 +44,7 @@ def red(cell: Cell) -> Locator:
     return cell.output.locator(RED)
 
 
-@pytest.mark.rotates
+@pytest.mark.thorough
 def test_help_hints_and_auto(lab_page: OpenLab) -> None:
     asked, forgotten = "%%spmd\nscaled?", "scaled(x)"
     few = "import jax\njax.make_mesh((2,), ('d',))"
@@ -68,7 +68,6 @@ def test_help_hints_and_auto(lab_page: OpenLab) -> None:
     lab.run("%spmd_auto off")
 
 
-@pytest.mark.rotates
 def test_lines_bars_errors_pictures_and_comparisons(lab_page: OpenLab) -> None:
     pull = "%spmd_pull model"
     shown = [BARS, WIDGET, FAILS, REPLICATED, MODEL, pull, COMPARE, PLOT]

@@ -1,4 +1,4 @@
-"""The watch for what tests leave behind, where files share a group that tests may hurt."""
+"""A group that a file's tests share and may hurt, and the watch for what they leave behind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from jaxnb_fixtures import Left, assert_nothing_left
+import jaxnb
+from jaxnb.session import Session
+from support.fixtures import Left, assert_nothing_left
 
 SHARED = {"shared_group": "group", "shared_session": "session"}
 """A group that tests share, to the fixture that gives it to a test, with fresh processes if the
@@ -23,3 +25,15 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     before = Left.now()
     yield
     assert_nothing_left(before)
+
+
+@pytest.fixture(scope="module")
+def shared_group() -> Iterator[Session]:
+    with jaxnb.start(3, platform="cpu") as session:
+        yield session
+
+
+@pytest.fixture(params=["direct", pytest.param("messages", marks=pytest.mark.thorough)])
+def path(request: pytest.FixtureRequest) -> str:
+    """The way of a transfer's data."""
+    return str(request.param)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import jaxnb
-from faults.shared import cleared
 from jaxnb.errors import JaxnbError
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable, until
+from support.faults import cleared
+from support.fixtures import assert_usable, until
 
 SETUP = """
 n = jax.device_count()

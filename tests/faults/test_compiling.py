@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from faults.shared import OnWaits, show_waits_soon
 from jaxnb.errors import CellError, CellTimeoutError, ProcessDiedError
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS
+from support.faults import OnWaits, show_waits_soon
+from support.fixtures import PATIENT_SECONDS
 
 Make = Callable[..., Session]
 

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
 
-import jaxnb
-from faults.shared import cleared
-from jaxnb.errors import CellError, ProcessDiedError, SessionBrokenError
+from jaxnb.errors import ProcessDiedError, SessionBrokenError
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable, still_running, until
+from support.faults import cleared
+from support.fixtures import assert_usable, still_running, until
 
 PROCESSES = 3
-
-
-@pytest.fixture(scope="module")
-def shared_group() -> Iterator[Session]:
-    with jaxnb.start(PROCESSES, platform="cpu") as session:
-        yield session
 
 
 @pytest.fixture
@@ -34,13 +26,8 @@ def wait_until_broken(session: Session) -> None:
     until(lambda: session.state == "broken", "the session was broken")
 
 
-@pytest.mark.parametrize(
-    "which",
-    [pytest.param(0, marks=pytest.mark.thorough), PROCESSES - 1],  # the table has both
-)
-def test_the_others_come_to_the_end_of_a_cell_in_which_one_aborts(
-    group: Session, which: int
-) -> None:
+def test_the_others_come_to_the_end_of_a_cell_in_which_one_aborts(group: Session) -> None:
+    which = PROCESSES - 1
     pid = group.processes[which].pid
     with pytest.raises(ProcessDiedError) as caught:
         group.run(f"print('before')\nif process_index == {which}:\n    __import__('os').abort()")
@@ -93,36 +80,3 @@ def test_a_helper_process_that_dies_is_named(group: Session, helper: str) -> Non
     if helper == "fork server":
         assert still_running(processes) == []
     # The next test restarts it, and uses it.
-
-
-@pytest.mark.thorough  # proved by the helper that dies
-def test_a_controller_ends_with_its_heart_monitor(make_session: Callable[..., Session]) -> None:
-    """Without one no new process would be registered: a replacement would be waited for."""
-    group = make_session(PROCESSES)
-    (monitor,) = psutil.Process(group.helper_pids()["controller"]).children()
-    monitor.kill()
-    wait_until_broken(group)
-    with pytest.raises(SessionBrokenError, match="The heart monitor has ended"):
-        group.run("1")
-    group.restart()
-    assert_usable(group)
-
-
-@pytest.mark.parametrize("which", [0, PROCESSES - 1])
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-        ("def f(): f()\n    f()", "RecursionError"),
-    ],
-    ids=["interrupt", "recursion"],
-)
-def test_an_exception_leaves_the_process_alive(
-    group: Session, code: str, error: str, which: int
-) -> None:
-    with pytest.raises(CellError) as caught:
-        group.run(f"if process_index == {which}:\n    {code}")
-    assert list(caught.value.result.errors) == [which]
-    assert str(caught.value.result.errors[which]).startswith(error)
-    assert group.state == "ready"
-    assert_usable(group)

@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import jaxnb
-from faults.shared import cleared, show_waits_soon
 from faults.test_waits import Presses
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError
 from jaxnb.session import Session, interrupts_and_timeouts
-
-pytestmark = pytest.mark.rotates
+from support.faults import cleared, show_waits_soon
 
 DEVICES = 2
 """So many each: a dispatch returns before its collectives have run."""
@@ -156,6 +154,7 @@ def test_what_comes_after_it_does_not_meet_the_wrong_one(group: Session, keeps: 
     assert_new_group(group, before, sink.notices)
 
 
+@pytest.mark.thorough
 def test_a_thread_meets_no_wrong_one_either(group: Session) -> None:
     """Of two that fail, one on each process, nothing would be left to wait for."""
     before, sink = pids(group), Presses()
@@ -179,6 +178,7 @@ def test_a_thread_meets_no_wrong_one_either(group: Session) -> None:
     assert_new_group(group, before, sink.notices)
 
 
+@pytest.mark.thorough
 def test_what_fails_on_all_alike_is_gone_on_with(group: Session) -> None:
     before = pids(group)
     group.run(FAILS_AND_GOES_ON.format(processes=(0, 1)) + "assert float(total(x, host)) == kept")
@@ -246,6 +246,7 @@ def test_the_error_of_a_callback_is_named_and_what_it_has_cost(group: Session) -
     assert_new_group(group, before, sink.notices)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "told"),
     [("", "ValueError"), ("no\n\n", "ValueError: no"), ("first\nsecond", "ValueError: first")],
@@ -260,6 +261,7 @@ def test_an_error_is_named_whatever_its_text(group: Session, text: str, told: st
     assert f"({told}), which process 0" in sink.notices[0]
 
 
+@pytest.mark.thorough
 def test_what_is_deleted_has_not_failed(group: Session) -> None:
     before, sink = pids(group), Presses()
     group.run("y = called_after(x)\nif process_index == 0: y.delete()", sink=sink)
@@ -269,6 +271,7 @@ def test_what_is_deleted_has_not_failed(group: Session) -> None:
     assert (pids(group), sink.notices) == (before, [])
 
 
+@pytest.mark.thorough
 def test_a_handler_may_dispatch_while_a_callback_is_waited_for(group: Session) -> None:
     group.run("""
 import signal
@@ -288,6 +291,7 @@ signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     assert group.run("z == kept and {*handled} == {kept}").value is True
 
 
+@pytest.mark.thorough
 def test_a_nan_that_one_process_looks_for_has_not_failed(group: Session) -> None:
     before, sink = pids(group), Presses()
     group.run(
@@ -303,6 +307,7 @@ def test_a_nan_that_one_process_looks_for_has_not_failed(group: Session) -> None
     assert pids(group) == before
 
 
+@pytest.mark.thorough
 def test_with_one_device_each_it_is_told_and_mended_too(
     make_session: Callable[..., Session],
 ) -> None:

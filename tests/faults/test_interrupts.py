@@ -16,7 +16,6 @@ from typing import Any
 import psutil
 import pytest
 
-from faults.shared import cleared, pressing_beside
 from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink
@@ -25,9 +24,8 @@ from jaxnb.model.cells import CellRequest
 from jaxnb.model.group import Whereabouts
 from jaxnb.session import Session, interrupts_and_timeouts
 from jaxnb.session.reasons import line_text
-from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, still_running
-
-pytestmark = pytest.mark.rotates
+from support.faults import cleared, pressing_beside
+from support.fixtures import PATIENT_SECONDS, assert_usable, still_running
 
 
 @pytest.fixture
@@ -105,7 +103,7 @@ FURTHER = ("subprocess that ignores it", "queue", "lock")
     "body", [pytest.param(b, marks=pytest.mark.thorough if b in FURTHER else ()) for b in BODIES]
 )
 def test_sigint_ends_the_cell_on_every_process(session: Session, body: str) -> None:
-    session.run("kept = 41")
+    session.run("kept = jnp.arange(3.0)")
     sink = OnFirstLine(press_interrupt, session.num_processes)
     with pytest.raises(CellError) as caught:
         session.run(BODIES[body] + ("" if body != "loop" else "\n"), sink=sink)
@@ -114,10 +112,11 @@ def test_sigint_ends_the_cell_on_every_process(session: Session, body: str) -> N
     assert {e.type_name for e in errors.values()} == {"KeyboardInterrupt"}
     assert sink.notices == []
     assert session.state == "ready"
-    assert session.run("kept + 1").value == 42
+    assert session.run("float(kept.sum())").value == 3.0
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_what_a_command_has_put_into_the_background_ends_with_it(session: Session) -> None:
     """The shell ends by SIGINT, and what it has started ignores that."""
     sink = OnFirstLine(press_interrupt, 1)
@@ -284,6 +283,7 @@ def test_an_interrupt_in_jaxs_own_callback_strikes_at_once(
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_what_else_python_ignores_is_printed(session: Session) -> None:
     result = session.run("class Thing:\n    def __del__(self): raise KeyboardInterrupt\nThing();")
     for each in result.per_process.values():
@@ -322,6 +322,7 @@ def test_interrupt_pressed_twice_is_one_interrupt(
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_a_second_sigint_that_reaches_a_process_does_not_hide_the_first(session: Session) -> None:
     """Straight to the processes, past the notebook's own care."""
 
@@ -336,6 +337,7 @@ def test_a_second_sigint_that_reaches_a_process_does_not_hide_the_first(session:
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_an_interrupt_from_another_thread(session: Session) -> None:
     sink = OnFirstLine(session.interrupt, session.num_processes)
     with pytest.raises(CellError):
@@ -358,17 +360,13 @@ def test_an_interrupt_at_the_very_beginning_of_a_cell(session: Session) -> None:
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_an_interrupt_before_its_turn_runs_nothing(session: Session) -> None:
     interrupted = threading.Event()
     interrupted.set()
     with pytest.raises(KeyboardInterrupt, match="nothing was run"):
         session.run("ran = 1", interrupted=interrupted)
     assert session.run("'ran' in globals()").value is False
-
-
-def test_an_interrupt_without_a_cell_does_nothing(session: Session) -> None:
-    session.interrupt()
-    assert_usable(session)
 
 
 def test_code_that_catches_the_interrupt_may_finish(session: Session) -> None:
@@ -386,28 +384,6 @@ def test_a_timeout_interrupts(session: Session) -> None:
     with pytest.raises(CellTimeoutError, match=r"time-out of 2 s"):
         session.run("import time; time.sleep(1000)", timeout=2)
     assert_usable(session)
-
-
-def keeps_variables(group: Session) -> None:
-    """All have dispatched the same: nothing is pending, and no process need be replaced."""
-    group.run("kept = jnp.arange(3.0)")
-    sink = OnFirstLine(press_interrupt, group.num_processes)
-    with pytest.raises(CellError):
-        group.run(BODIES["sleep"], sink=sink)
-    assert sink.notices == []
-    assert group.run("float(kept.sum())").value == 3.0
-    assert_usable(group)
-
-
-def test_an_interrupt_in_python_keeps_variables(session: Session) -> None:
-    keeps_variables(session)
-
-
-@pytest.mark.thorough
-def test_an_interrupt_in_python_keeps_variables_on_one_device_each(
-    make_session: Callable[..., Session],
-) -> None:
-    keeps_variables(make_session(2, devices_per_process=1))
 
 
 class PressWhenTold(OnFirstLine):
@@ -437,39 +413,6 @@ while True:
 """
 
 
-@pytest.mark.parametrize(
-    ("caught", "spin"),
-    [
-        ("KeyboardInterrupt", "spin()"),
-        pytest.param("BaseException", "import time; time.sleep(1000)", marks=pytest.mark.timing),
-    ],
-)
-def test_a_loop_that_swallows_interrupts_is_told_of_and_ended_by_a_second(
-    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, caught: str, spin: str
-) -> None:
-    """What it has computed comes along."""
-    monkeypatch.setattr(interrupts_and_timeouts, "INTERRUPT_GRACE_SECONDS", 3600.0)
-    monkeypatch.setattr(interrupts_and_timeouts, "CAUGHT_SECONDS", 0.5)
-    session = make_session(4)
-    session.run("mine = process_index; same = 5")
-    pid = session.processes[2].pid
-    sink = PressWhenTold(press_interrupt)
-    with pytest.raises(CellError, match="process 2 did not end the cell"):
-        session.run(SWALLOWS.format(caught=caught, spin=spin), sink=sink)
-    told, anew = sink.notices
-    assert told.startswith("Process 2 caught the interrupt and went on: it is at line ")
-    assert told.endswith(
-        "This may end by itself. Interrupt again (earlier ones count once) to "
-        "interrupt what it does now; if that does not end the cell either, it is ended by force, "
-        "and new processes take over the variables."
-    )
-    assert "Process 2 did not respond; its variables were read from memory" in anew
-    assert session.processes[2].pid != pid
-    assert session.run("same").value == 5
-    assert values(session.run("mine")) == {0: 0, 1: 1, 2: 2, 3: 3}
-    assert_usable(session)
-
-
 KEEPS_OTHER_STEPS = """
 c = jax.make_array_from_callback((8,), NamedSharding(mesh, P()), lambda index: np.zeros(8))
 count = 0
@@ -484,6 +427,7 @@ while True:
 """
 
 
+@pytest.mark.thorough
 def test_who_was_read_while_it_went_on_is_told_to_hold_another_step(
     make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -550,6 +494,7 @@ async def group():
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "code",
     [
@@ -704,44 +649,4 @@ def test_processes_stop_at_the_same_dispatch(make_session: Callable[..., Session
         after = session.run("int(k)").value  # raises where they differ
         assert after > before + 20
         before = after
-    assert_usable(session)
-
-
-HANDLES = """
-saved = None
-try:
-    for i in range(10**6):
-        w, k = step(w, k)
-        if i == 20: print("in")
-except KeyboardInterrupt:
-    saved = int(k), int(total(k))
-    raise
-"""
-
-
-def test_what_handles_the_interrupt_can_run_collectives(
-    make_session: Callable[..., Session],
-) -> None:
-    """All are there at the same step; who waits there for the others is left alone."""
-    session = make_session(4, devices_per_process=2)
-    session.run(TRAINING)
-    sink = OnFirstLine(press_interrupt, 4)
-    with pytest.raises(CellError) as caught:
-        session.run(HANDLES, sink=sink)
-    assert_interrupted(caught.value.result)
-    assert "anew" not in " ".join(sink.notices)
-    assert session.run("saved == (int(k), 8 * int(k)) and int(k) > 20").value is True
-    assert_usable(session)
-
-
-def test_a_time_out_stops_at_the_same_dispatch(make_session: Callable[..., Session]) -> None:
-    session = make_session(4, devices_per_process=2)
-    session.run(TRAINING)
-    session.run("w, k = step(w, k)")
-    sink = OnFirstLine(lambda: None, 4)
-    with pytest.raises(CellTimeoutError) as caught:
-        session.run("for i in range(10**6): w, k = step(w, k)", sink=sink, timeout=1.0)
-    assert_interrupted(caught.value.result)
-    assert "anew" not in " ".join(sink.notices)
-    assert session.run("int(k) > 0").value is True
     assert_usable(session)

@@ -12,9 +12,7 @@ import jaxnb
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, ProcessDiedError
 from jaxnb.session import Session, panel
-from jaxnb_fixtures import PATIENT_SECONDS
-
-pytestmark = pytest.mark.rotates
+from support.fixtures import PATIENT_SECONDS
 
 SETUP = """
 import signal, time
@@ -47,6 +45,7 @@ def divergence_of(session: Session, code: str) -> str:
     return error.message
 
 
+@pytest.mark.thorough
 def test_computations_with_very_long_names_that_differ_are_told(group: Session) -> None:
     said = divergence_of(
         group,
@@ -57,6 +56,7 @@ def test_computations_with_very_long_names_that_differ_are_told(group: Session) 
     assert len(said) < 2000
 
 
+@pytest.mark.thorough
 def test_computations_of_very_many_arrays_that_differ_are_told(group: Session) -> None:
     code = (
         "many = {i: make(i) for i in range(600)}\n"
@@ -130,6 +130,7 @@ def test_what_was_raised_is_told_while_another_process_is_at_work(
     assert group.run("float(total(x))").value == 6.0
 
 
+@pytest.mark.thorough
 def test_what_was_raised_before_another_process_died_is_told_with_the_death(
     make_session: Callable[..., Session],
 ) -> None:

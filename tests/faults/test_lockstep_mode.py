@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -15,18 +14,14 @@ from typing import Any
 import pytest
 
 import jaxnb
-from faults.shared import show_waits_soon
 from jaxnb.cells import card_waits
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellTimeoutError, ProcessDiedError
-from jaxnb.lockstep.connections import connected
-from jaxnb.lockstep.messages import conductor_beside
 from jaxnb.model.group import Waits
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS
-
-pytestmark = pytest.mark.rotates
+from support.faults import show_waits_soon
+from support.fixtures import PATIENT_SECONDS
 
 SETUP = """
 import os, threading, time
@@ -118,16 +113,7 @@ def test_uneven_loops_and_calls_that_are_skipped(group: Session) -> None:
     assert "processes 1,3: were not asked to run the cell" in asked
 
 
-def test_an_array_that_is_deleted_on_one_process_begins_nothing(group: Session) -> None:
-    result = failed(
-        group,
-        "d = step(x)\nfor _ in range(3): total(d)\nif process_index == 1: d.delete()\n"
-        "float(total(d))",
-    )
-    assert "Array has been deleted" in result.errors[1].message
-    assert "process 1: raised RuntimeError at line 4" in told(result)
-
-
+@pytest.mark.thorough
 def test_what_a_cell_runs_within_itself_does_not_end_it(group: Session) -> None:
     result = failed(group, "get_ipython().run_cell('1 / 0', silent=True)\nlater = float(total(x))")
     assert {e.type_name for e in result.errors.values()} == {"ZeroDivisionError"}
@@ -140,6 +126,7 @@ def failed_on(group: Session, code: str, who: set[int], **settings: Any) -> str:
     return told(result)
 
 
+@pytest.mark.thorough
 def test_a_child_that_a_cell_forks_takes_no_part(group: Session) -> None:
     code = (
         "read, write = os.pipe()\n"
@@ -205,15 +192,7 @@ while True:
 """
 
 
-def test_an_interrupt_stops_all_after_the_same_step(group: Session, opened: Opened) -> None:
-    for _ in range(3):
-        result = interrupted(group, LOOP.format(open=opened.open), opened)
-        assert {e.type_name for e in result.errors.values()} == {"KeyboardInterrupt"}
-        steps, y = group.run("i, float(total(y))").value
-        assert steps >= 50
-        assert y == 16.0 * (steps + 1)
-
-
+@pytest.mark.thorough
 def test_what_handles_an_interrupt_computes_on_all(group: Session, opened: Opened) -> None:
     loop = "    ".join(LOOP.format(open=opened.open).splitlines(keepends=True))
     code = f"try:{loop}\nexcept KeyboardInterrupt:\n    saved = float(total(y))"
@@ -230,6 +209,7 @@ def test_one_that_sleeps_is_woken(group: Session, opened: Opened, sleep: str) ->
     assert {e.type_name for e in result.errors.values()} == {"KeyboardInterrupt"}
 
 
+@pytest.mark.thorough
 def test_a_time_out_ends_it(group: Session) -> None:
     with pytest.raises(CellTimeoutError) as raised:
         group.run("if process_index == 3: time.sleep(1000)\nfloat(total(x))", timeout=0.5)
@@ -298,6 +278,7 @@ def late(self, arguments):
 """
 
 
+@pytest.mark.thorough
 def test_what_is_raised_amid_a_dispatch_is_raised_once_it_is_made(group: Session) -> None:
     """Else the others would wait in it for the process that did not make it."""
     group.run(ALARM + AMID)
@@ -315,6 +296,7 @@ def test_what_is_raised_amid_a_dispatch_is_raised_once_it_is_made(group: Session
     assert group.run(code, timeout=PATIENT_SECONDS).value == (True, 32.0)
 
 
+@pytest.mark.thorough
 def test_a_thread_goes_on_over_cells(group: Session) -> None:
     """Its arrays are known by what they come from, wherever a cell ends on each process."""
     group.run(
@@ -332,6 +314,7 @@ def test_a_thread_goes_on_over_cells(group: Session) -> None:
     assert group.run(code, timeout=PATIENT_SECONDS).value == 16.0 * 61
 
 
+@pytest.mark.thorough
 def test_main_does_not_wait_for_a_threads_first_call(group: Session) -> None:
     """C++ has all threads of a process wait for the first call of a function."""
     code = (
@@ -365,21 +348,6 @@ class Panel(NoSink):
         is_first, self.text = not self.text, card_waits.waits_card(waits).text
         if is_first:
             self._call()
-
-
-@pytest.mark.thorough  # how it is known and told: test_lockstep.py, tests/unit/test_reasons.py
-def test_a_conductor_that_is_stopped_is_named(group: Session) -> None:
-    place = conductor_beside(group._life.cluster.service_address)
-    with contextlib.closing(connected(place)) as line:
-        conductor = line.peer
-    assert conductor is not None
-    panel = Panel(lambda: os.kill(conductor, signal.SIGCONT))
-    os.kill(conductor, signal.SIGSTOP)
-    try:
-        assert group.run("float(total(step(x)))", sink=panel).value == 32.0
-    finally:
-        os.kill(conductor, signal.SIGCONT)
-    assert f"The conductor (pid {conductor}), which lets processes dispatch, has not" in panel.text
 
 
 def test_who_waits_for_a_thread_of_its_own_is_named(
@@ -433,6 +401,7 @@ def test_threads_that_differ_are_told_of(group: Session) -> None:
     assert result.cause == "input"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pause", [0.0, 0.3], ids=["as it waits", "in Python"])
 def test_a_handler_of_the_users_own_is_called(group: Session, opened: Opened, pause: float) -> None:
     code = (
@@ -452,6 +421,7 @@ def test_a_handler_of_the_users_own_is_called(group: Session, opened: Opened, pa
     assert pause or len({each.value for each in result.per_process.values()}) == 1
 
 
+@pytest.mark.thorough
 def test_code_that_ignores_interrupts_goes_on(group: Session, opened: Opened) -> None:
     code = (
         "import signal\n"
@@ -471,6 +441,7 @@ IGNORES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ignores", IGNORES)
 def test_an_interrupt_that_code_ignores_for_a_while_is_not_lost(
     group: Session, opened: Opened, tmp_path: Path, ignores: str
@@ -554,6 +525,7 @@ os._exit(came[0])
 """Exits as the child does without jaxnb: in Python 3.13 no signal reaches one of a thread."""
 
 
+@pytest.mark.thorough
 def test_what_a_handler_dispatches_while_a_process_waits_came_before(
     group: Session, tmp_path: Path
 ) -> None:
@@ -584,6 +556,7 @@ def test_what_a_handler_dispatches_while_a_process_waits_came_before(
     assert group.run("float(t)").value == 16.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("by", ["main", "thread"])
 def test_what_another_thread_raises_loses_no_dispatch(
     group: Session, tmp_path: Path, by: str

@@ -14,7 +14,7 @@ import jaxnb
 from jaxnb.launch.process_coordination import CONDUCTOR_HOST
 from jaxnb.lockstep.messages import conductor_beside
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS
+from support.fixtures import PATIENT_SECONDS
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS
+from support.fixtures import PATIENT_SECONDS
 
 
 @pytest.mark.thorough  # a rate

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from jaxnb_fixtures import processes_of_tests, still_running
+from support.fixtures import processes_of_tests, still_running
 
 OWNER = """\
 

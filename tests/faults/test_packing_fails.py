@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from faults.shared import Finger, assert_kept
 from jaxnb.cells.sinks import StderrNotices
 from jaxnb.errors import JaxnbError
 from jaxnb.recovery import recovering
 from jaxnb.session import Session
+from support.faults import Finger, assert_kept
 
 HELD = """
 import ctypes, os

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,6 @@ import numpy as np
 import psutil
 import pytest
 
-import jaxnb
-from faults.shared import cleared, pressing_beside
 from jaxnb.arrays import refusals
 from jaxnb.arrays.gathered import GatheredArray
 from jaxnb.cells.sinks import NoSink
@@ -34,8 +32,15 @@ from jaxnb.errors import (
 )
 from jaxnb.session import Session
 from jaxnb.wire import asking
-from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests, still_running, until
-from jaxnb_transfers import (
+from support.faults import cleared, pressing_beside
+from support.fixtures import (
+    PATIENT_SECONDS,
+    assert_usable,
+    processes_of_tests,
+    still_running,
+    until,
+)
+from support.transfers import (
     COLUMNS,
     NBYTES,
     PATHS,
@@ -59,23 +64,10 @@ from jaxnb_transfers import (
     use_path,
 )
 
-pytestmark = pytest.mark.rotates
-
 X = f"x = spread(({ROWS}, {COLUMNS}), P('data'))\nr = spread((64, 64), P())\n"
 
 
 thorough = pytest.mark.thorough
-
-
-@pytest.fixture(params=["direct", pytest.param("messages", marks=thorough)])
-def path(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def shared_group() -> Iterator[Session]:
-    with jaxnb.start(PROCESSES, platform="cpu") as session:
-        yield session
 
 
 @pytest.fixture
@@ -144,6 +136,7 @@ def test_a_process_that_dies_halfway_is_named_and_the_rest_can_be_rescued(
         np.testing.assert_array_equal(group.pull("x")[part], expected()[part])
     lost = rf"\[{which * rows}:{which * rows + rows}, 0:{COLUMNS}\]"
     who = f"1 part of `x`, {lost}, cannot be pulled: process {which} has died"
+    who += ".*can still be pulled"
     with pytest.raises(JaxnbError, match=who):
         np.asarray(group.pull("x"))
     restart(group)
@@ -268,6 +261,7 @@ def test_an_interrupt_halfway_ends_a_pull_and_frees_its_buffers(
     assert_usable(group)
 
 
+@pytest.mark.thorough
 def test_an_interrupt_on_the_last_byte_is_not_lost(group: Session) -> None:
     group.meter = Meter(press_interrupt, NBYTES - 1)
     meter = group.meter
@@ -324,6 +318,7 @@ def test_an_interrupt_reaches_a_process_that_begins_late(session: Session) -> No
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_an_interrupt_ends_the_wait_for_a_turn(session: Session) -> None:
     def press_when_in_line(press: Callable[[], None]) -> None:
         until(lambda: len(session._work.turns._queue) > 1, "the pull was in line")
@@ -391,6 +386,7 @@ def test_a_process_that_is_stopped_halfway_is_named(
 # ---------------------------------------------------------------------- beside cells
 
 
+@pytest.mark.thorough
 def test_a_pull_waits_for_the_cell_of_another_thread(group: Session) -> None:
     with ThreadPoolExecutor(2) as pool:
         sink = Began()
@@ -405,16 +401,6 @@ def test_a_pull_waits_for_the_cell_of_another_thread(group: Session) -> None:
         group.interrupt()
         running.result(PATIENT_SECONDS)
         np.testing.assert_array_equal(pulled.result(PATIENT_SECONDS), expected())
-    assert_usable(group)
-
-
-def test_two_pulls_at_once_take_turns(group: Session) -> None:
-    group.run(f"y = spread(({ROWS}, {COLUMNS}), P('data'), 1)")
-    with ThreadPoolExecutor(4) as pool:
-        names = ["x", "y"] * 10
-        pulled = list(pool.map(lambda name: group.pull(name, lazy=False), names))
-    for name, value in zip(names, pulled, strict=True):
-        np.testing.assert_array_equal(value, expected() + (name == "y"))
     assert_usable(group)
 
 
@@ -444,6 +430,7 @@ def test_a_pull_after_a_cell_that_was_given_up_says_who_is_in_it(
     assert_usable(group)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", ["restart", pytest.param("close", marks=thorough)])
 def test_a_pull_ends_with_its_group(
     own_group: Session, path: str, end: str, monkeypatch: pytest.MonkeyPatch
@@ -459,6 +446,7 @@ def test_a_pull_ends_with_its_group(
             own_group.pull("x")
 
 
+@pytest.mark.thorough
 def test_a_pull_after_an_interrupted_restart_says_so(group: Session) -> None:
     def interrupt(stage: str, detail: str) -> None:
         raise KeyboardInterrupt
@@ -499,8 +487,8 @@ sys.path.insert(0, {tests!r})
 import numpy as np, psutil
 import jaxnb
 from jaxnb.errors import NotEnoughMemoryError
-from jaxnb_fixtures import assert_usable
-from jaxnb_transfers import SHARDED
+from support.fixtures import assert_usable
+from support.transfers import SHARDED
 
 with jaxnb.start(2, platform="cpu") as session:
     session.run(SHARDED + "x = spread((64, 1 << 20), P('data')); y = 1; jax.block_until_ready(x)")
@@ -541,6 +529,7 @@ def run_script(code: str, **settings: Any) -> str:
     return ended.stdout
 
 
+@pytest.mark.thorough
 @thorough
 def test_a_real_limit_on_memory_refuses_a_pull_and_a_push() -> None:
     told = run_script(LIMITED)
@@ -553,8 +542,8 @@ import os, sys
 sys.path.insert(0, {tests!r})
 import numpy as np
 import jaxnb
-from jaxnb_fixtures import assert_usable
-from jaxnb_transfers import SHARDED
+from support.fixtures import assert_usable
+from support.transfers import SHARDED
 
 assert os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize == 1 << 20
 with jaxnb.start(2, platform="cpu") as session:
@@ -607,6 +596,7 @@ def footprint(session: Session) -> dict[str, list[int]]:
     }
 
 
+@pytest.mark.thorough
 @thorough  # how much memory a process has is not in its hands alone
 def test_a_hundred_pulls_and_pushes_take_no_more_memory_than_some(
     session: Session, path: str, monkeypatch: pytest.MonkeyPatch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,8 +12,6 @@ import psutil
 import pytest
 import zmq
 
-import jaxnb
-from faults.shared import answer_to_forged, cleared
 from jaxnb.arrays import refusals
 from jaxnb.arrays.moving import request_for
 from jaxnb.errors import (
@@ -27,8 +25,9 @@ from jaxnb.model.cells import CallRequest, RequestFailed
 from jaxnb.session import Session
 from jaxnb.wire.client import _Sent
 from jaxnb.wire.messages import METADATA_KEY, Exchange, Reply, digest, dump
-from jaxnb_fixtures import assert_usable
-from jaxnb_transfers import (
+from support.faults import answer_to_forged, cleared
+from support.fixtures import assert_usable
+from support.transfers import (
     NBYTES,
     PROCESSES,
     SHARDED,
@@ -48,20 +47,7 @@ from jaxnb_transfers import (
     use_path,
 )
 
-pytestmark = pytest.mark.rotates
-
 thorough = pytest.mark.thorough
-
-
-@pytest.fixture(params=["direct", pytest.param("messages", marks=thorough)])
-def path(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def shared_group() -> Iterator[Session]:
-    with jaxnb.start(PROCESSES, platform="cpu") as session:
-        yield session
 
 
 @pytest.fixture
@@ -126,6 +112,7 @@ def test_a_process_that_dies_halfway_is_named_and_the_others_keep_the_old_value(
     restart(group)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "seed", [0, pytest.param(1, marks=thorough), pytest.param(2, marks=thorough)]
 )
@@ -244,6 +231,7 @@ def test_a_process_that_is_stopped_halfway_is_named(
 # ---------------------------------------------------------------------- beside others
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", [pytest.param("restart", marks=thorough), "close"])
 def test_a_push_ends_with_its_group(
     own_group: Session, path: str, end: str, monkeypatch: pytest.MonkeyPatch
@@ -256,6 +244,7 @@ def test_a_push_ends_with_its_group(
             push(own_group)
 
 
+@pytest.mark.thorough
 def test_pushes_and_pulls_of_several_threads_take_turns(group: Session) -> None:
     def there_and_back(n: int) -> bool:
         name, value = f"v{n}", np.full((48, 1 << 12), n, np.float32)
@@ -286,6 +275,7 @@ def test_a_push_that_is_larger_than_free_memory_is_refused(
     assert_usable(group)
 
 
+@pytest.mark.thorough
 def test_a_push_that_is_larger_than_a_process_may_hold_is_refused(group: Session) -> None:
     group.run(
         "import resource, psutil\n"
@@ -337,6 +327,7 @@ def test_a_request_with_other_buffers_than_were_signed_is_not_read(
     assert_usable(session)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", TAMPERED)
 def test_a_reply_with_other_buffers_than_were_signed_is_dropped(session: Session, how: str) -> None:
     transport = session._life.transport
@@ -382,6 +373,7 @@ def test_a_read_without_a_signature_gets_no_answer(
     assert "dropped a reply whose buffers were not signed" in caplog.text
 
 
+@pytest.mark.thorough
 def test_a_transfer_that_has_ended_cannot_be_written_to(session: Session) -> None:
     with session._reach.channel() as channel:
         late = writing("ended long ago", b"late")

@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 import jaxnb
-from faults.shared import cleared, missing, pressing_beside, without_replica
 from jaxnb.errors import (
     CellError,
     JaxnbError,
@@ -24,9 +23,8 @@ from jaxnb.errors import (
 )
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, until
-
-pytestmark = pytest.mark.rotates
+from support.faults import cleared, missing, pressing_beside, without_replica
+from support.fixtures import PATIENT_SECONDS, assert_usable, until
 
 SETUP = """
 import os
@@ -120,6 +118,7 @@ def test_values_that_cannot_be_packed_cost_nothing_but_themselves(group: Session
     assert_usable(group)
 
 
+@pytest.mark.thorough
 def test_who_replaces_a_process_that_died_has_the_same_weak_types(group: Session) -> None:
     with pytest.raises(ProcessDiedError):
         group.run("if process_index == 2: os._exit(1)\nfloat(total(x))")
@@ -170,6 +169,7 @@ def test_what_others_lost_a_part_of_is_not_given_and_says_so(group: Session) -> 
     assert missing(recovered, 2)["model"] == "process 0 has lost a part of it, `model['lock']`"
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_made_is_named_by_its_path(group: Session) -> None:
     group.run(
         "class Odd:\n    def __setstate__(self, state):\n        raise ValueError('no')\n"
@@ -198,6 +198,7 @@ def test_an_interrupt_while_it_packs_changes_nothing(group: Session) -> None:
     assert_usable(group)
 
 
+@pytest.mark.thorough
 def test_what_an_interrupt_keeps_from_a_new_process_says_so(group: Session, tmp_path: Path) -> None:
     there = tmp_path / "there"
     group.run(
@@ -231,6 +232,7 @@ def test_what_an_interrupt_keeps_from_a_new_process_says_so(group: Session, tmp_
     folder.rmdir()
 
 
+@pytest.mark.thorough
 def test_what_a_second_process_loses_is_named_too(group: Session) -> None:
     group.run("own = process_index")
     kill(group, 1)
@@ -302,6 +304,7 @@ def test_where_new_processes_cannot_start_the_variables_are_in_files(
     folder.rmdir()
 
 
+@pytest.mark.thorough
 def test_a_new_process_has_the_classes_of_cells_that_a_library_makes(group: Session) -> None:
     """Their statements are run again; the cell also imports what their methods use."""
     group.run(
@@ -317,6 +320,7 @@ def test_a_new_process_has_the_classes_of_cells_that_a_library_makes(group: Sess
         assert group.run("net.area(), type(net) is Net, Net().width").value == (9, True, 8)
 
 
+@pytest.mark.thorough
 def test_an_array_of_its_own_that_a_process_replicates(
     make_session: Callable[..., Session],
 ) -> None:
@@ -345,6 +349,7 @@ blocks = Blocks()
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ends", ["restart", "close"])
 def test_a_recovery_ends_with_the_processes_that_pack(
     make_session: Callable[..., Session], ends: str
@@ -363,6 +368,7 @@ def test_a_recovery_ends_with_the_processes_that_pack(
         assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_a_forked_child_of_the_notebook_ends_nothing(make_session: Callable[..., Session]) -> None:
     session = make_session(2)
     child = os.fork()
@@ -395,6 +401,7 @@ w = step(w, data)
 """
 
 
+@pytest.mark.thorough
 def test_what_one_device_has_serves_for_another_whose_computation_was_broken_off(
     group: Session,
 ) -> None:
@@ -446,6 +453,7 @@ def test_what_is_odd_costs_nothing_but_itself(group: Session, dies: bool) -> Non
     )
 
 
+@pytest.mark.thorough
 def test_who_is_stopped_is_named_wherever_one_looks(
     group: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,14 +10,12 @@ import psutil
 import pytest
 
 import jaxnb
-from faults.shared import assert_kept, cleared, missing, without_replica
 from jaxnb.errors import ArrayGoneError, CellError, ProcessDiedError
 from jaxnb.recovery.card import recovered_card
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable, until
-
-pytestmark = pytest.mark.rotates
+from support.faults import assert_kept, cleared, missing, without_replica
+from support.fixtures import assert_usable, until
 
 PROCESSES = 3
 
@@ -177,6 +175,7 @@ def test_all(group: Session) -> None:
     assert_usable(group)
 
 
+@pytest.mark.thorough
 @thorough
 def test_again_and_again(group: Session) -> None:
     """Also one that is a replacement itself, and a helper's pids stay as many."""
@@ -188,19 +187,6 @@ def test_again_and_again(group: Session) -> None:
     assert len(psutil.Process().children(recursive=True)) == children
     assert not group.interrupt()
     group.restart()
-    assert_usable(group)
-
-
-@pytest.mark.thorough  # fork and local differ in the start only
-def test_of_another_launcher(make_session: Callable[..., Session]) -> None:
-    group = make_session(2, launcher="local")
-    group.run(SETUP)
-    kill(group, 0)
-    assert group.recover().died == (0,)
-    with pytest.raises(ProcessDiedError, match="Process 0 of 2"):  # its new place is known
-        group.run("import os\nif process_index == 0: os._exit(3)")
-    group.recover()
-    group.run("assert float(f(w * 2)) == 20")
     assert_usable(group)
 
 
@@ -341,6 +327,7 @@ def test_every_kind_of_value(make_session: Callable[..., Session]) -> None:
     assert_usable(group)
 
 
+@pytest.mark.thorough
 @first_on_two_devices
 def test_replicas_that_differ_are_not_given_and_figures_neither(group: Session) -> None:
     """The processes were not at the same step when one died: which of the values is right?"""
@@ -360,6 +347,7 @@ def test_replicas_that_differ_are_not_given_and_figures_neither(group: Session) 
     assert missing(recovered, 1)["params"] == ("the others' replicas of `params.a` differ")
 
 
+@pytest.mark.thorough
 @first_on_one_device
 def test_what_a_new_process_cannot_import_is_told(group: Session, tmp_path: object) -> None:
     """All the rest is given."""

@@ -16,7 +16,7 @@ import jaxnb
 from jaxnb.cli import doctor
 from jaxnb.launch.folder import mark
 from jaxnb.recovery.files import MANIFEST
-from jaxnb_fixtures import until
+from support.fixtures import until
 
 MAKE = """
 import sys

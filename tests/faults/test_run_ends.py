@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import psutil
 import pytest
 
 import jaxnb
-from jaxnb_fixtures import PATIENT_SECONDS, until
+from support.fixtures import PATIENT_SECONDS, until
 
 ARRAYS = """\
 import jax, numpy as np
@@ -406,47 +405,6 @@ def test_an_interrupt_while_the_processes_start_is_told(tmp_path: Path) -> None:
     assert (out, err) == ("", "jaxnb: interrupted while the processes were starting\n")
     # Python ends itself by SIGINT if that struck in code that C runs: 130 to a shell, as well.
     assert process.returncode in (130, -signal.SIGINT)
-
-
-LOOP = """\
-from arrays import *
-dispatches = 0
-print("ready", flush=True)
-try:
-    while True:
-        total(x)
-        dispatches += 1
-except KeyboardInterrupt:
-    print("after", dispatches)
-    raise
-"""
-
-
-@pytest.mark.thorough
-def test_an_interrupt_ends_all_after_the_same_dispatch(tmp_path: Path) -> None:
-    with launch(tmp_path, LOOP) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "[0-1] ready\n"
-        process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=PATIENT_SECONDS)
-    assert re.fullmatch(r"\[0-1\] after \d+\n", out)
-    assert process.returncode == 130
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("outputs", "lines"),
-    [
-        ("all", ["[0] equal", "[0] me 0", "[1] equal", "[1] me 1"]),
-        ("first", ["[0] equal", "[0] me 0"]),
-    ],
-)
-def test_whose_lines_are_shown(outputs: str, lines: list[str], tmp_path: Path) -> None:
-    source = "import jax\nprint('equal')\nprint('me', jax.process_index())"
-    process = launch(tmp_path, source, "--outputs", outputs)
-    out, err = process.communicate(timeout=PATIENT_SECONDS)
-    assert sorted(out.splitlines()) == lines, err
-    assert process.returncode == 0
 
 
 @pytest.mark.thorough

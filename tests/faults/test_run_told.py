@@ -12,7 +12,7 @@ import jaxnb
 from faults.test_run_ends import launch
 from jaxnb.cells.card_error import error_card
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS, Notices
+from support.fixtures import PATIENT_SECONDS, Notices
 
 BEFORE = """\
 import jax, jax.numpy as jnp, numpy as np

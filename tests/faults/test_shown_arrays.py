@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from faults.shared import without_replica
 from jaxnb.errors import ArrayGoneError, CellError, ProcessDiedError
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable
+from support.faults import without_replica
+from support.fixtures import assert_usable
 
 SETUP = """
 import os, signal, weakref

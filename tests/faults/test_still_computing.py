@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import jaxnb
-from faults.shared import OnWaits, assert_kept, cleared, pressing_beside, show_waits_soon
 from jaxnb.cells.merge_output import MergedLine
 from jaxnb.errors import CellError, CellTimeoutError, SessionBrokenError
 from jaxnb.model.group import Waits
 from jaxnb.session import Session, run_cells
-from jaxnb_fixtures import PATIENT_SECONDS, until
+from support.faults import OnWaits, assert_kept, cleared, pressing_beside, show_waits_soon
+from support.fixtures import PATIENT_SECONDS, until
 
 SETUP = """
 import threading, time

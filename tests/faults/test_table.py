@@ -1,7 +1,7 @@
 """The table: when × how × which -> exception, what it names, state; then usable again.
 
-The rows are data, in ``faults.table``. The gate plays a sample of them, another one each time;
-``make test-all`` plays all. ``make faults-report`` shows them with times.
+The rows are data, in ``faults.table.rows``. ``make test`` plays some of them, always the same, and
+``make test-all`` all; ``JAXNB_TABLE_SHAPE=4x2`` has them played in another group.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,26 +19,15 @@ import psutil
 import pytest
 
 import jaxnb
-from faults.shared import assert_kept, missing, without_replica
-from faults.table import DEVICES, IS_REPORT, PROCESSES, ROWS, Row, has_meaning, in_the_gate
 from faults.table import code as codes
-from faults.table.scenes import SCENES
-from faults.table.stage import Stage
+from faults.table.rows import DEVICES, PROCESSES, ROWS, Row, has_meaning, in_the_gate
+from faults.table.stage import SCENES, Stage
 from jaxnb.errors import JaxnbError, ProcessDiedError, SessionBrokenError, StartError
 from jaxnb.labels import processes_label, ranks_label
-from jaxnb.session import Session, interrupts_and_timeouts
-from jaxnb.wire import asking
-from jaxnb_fixtures import PATIENT_SECONDS, Left, assert_nothing_left, until, whereabouts
-from jaxnb_memory_group import memory_group
-from jaxnb_sampling import seed
-
-# The report is not about how long jaxnb waits before it acts by itself. The tests have it wait as
-# long as for a user: a short wait takes who is only slow for one who is stuck.
-PATIENCE = {
-    (interrupts_and_timeouts, "INTERRUPT_GRACE_SECONDS"): 1.5,
-    (interrupts_and_timeouts, "LOOK_SECONDS"): 0.1,
-    (asking, "NOTICE_SECONDS"): 0.5,
-}
+from jaxnb.session import Session
+from support.faults import assert_kept, missing, without_replica
+from support.fixtures import PATIENT_SECONDS, Left, assert_nothing_left, until, whereabouts
+from support.memory_group import memory_group
 
 START_SECONDS = 6.0
 """How long a start may take whose processes never come, at least; 60 unless told otherwise."""
@@ -134,15 +123,9 @@ def nothing_left() -> None:
     """In the place of the one for all tests, which takes the group for left behind."""
 
 
-@pytest.fixture(autouse=True)
-def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    for (module, name), seconds in PATIENCE.items() if IS_REPORT else ():
-        monkeypatch.setattr(module, name, seconds)
-
-
 def played(is_start: bool) -> list[Any]:
-    """Returns the rows, as parameters: a change waits for a sample, all take some minutes."""
-    gate = in_the_gate(seed())
+    """Returns the rows, as parameters: a change waits for some, all take some minutes."""
+    gate = in_the_gate()
     return [
         pytest.param(row, id=str(row), marks=() if row in gate else pytest.mark.thorough)
         for row in ROWS
@@ -151,13 +134,11 @@ def played(is_start: bool) -> list[Any]:
 
 
 @pytest.mark.parametrize("row", played(is_start=False))
-def test_a_fault_is_told_and_the_group_computes_again(
-    row: Row, group: Group, record_property: Callable[[str, object], None]
-) -> None:
+def test_a_fault_is_told_and_the_group_computes_again(row: Row, group: Group) -> None:
     session = group.get()
     stage = Stage(session, row, group.folder)
     try:
-        play(row, stage, record_property)
+        play(row, stage)
         group.assert_nothing_left()
     except BaseException:
         print(whereabouts(session))
@@ -165,7 +146,7 @@ def test_a_fault_is_told_and_the_group_computes_again(
         raise
 
 
-def play(row: Row, stage: Stage, record_property: Callable[[str, object], None]) -> None:
+def play(row: Row, stage: Stage) -> None:
     session = stage.session
     pids = [p.pid for p in session.processes]
     raised, shown = None, []
@@ -175,7 +156,6 @@ def play(row: Row, stage: Stage, record_property: Callable[[str, object], None])
             shown = SCENES[row.when](stage)
         except (JaxnbError, KeyboardInterrupt, UserWarning) as error:
             raised = error
-    record_property("to_exception_s", time.monotonic() - stage.fault_at)
     assert type(raised).__name__ == (row.raises or "NoneType"), raised
     told = "\n".join([*shown, *stage.sink.texts, str(raised)])
     print(told)
@@ -185,7 +165,6 @@ def play(row: Row, stage: Stage, record_property: Callable[[str, object], None])
     assert session.state == row.state
     if row.state == "broken":
         assert_broken(row, stage, raised)
-    begun = time.monotonic()
     what_the_user_types(row, stage)
     new = replaced(row, stage)
     assert session.state == "ready"
@@ -200,7 +179,6 @@ def play(row: Row, stage: Stage, record_property: Callable[[str, object], None])
     if row.then != "restart":
         define_again(session, without)
     assert_kept(session, codes.CHECK.format(new=without), codes.SUM)
-    record_property("to_usable_s", time.monotonic() - begun)
 
 
 def define_again(session: Session, new: set[int]) -> None:
@@ -274,11 +252,7 @@ def replaced(row: Row, stage: Stage) -> set[int]:
 
 @pytest.mark.parametrize("row", played(is_start=True))
 def test_a_fault_in_a_start_is_told_and_nothing_is_left(
-    row: Row,
-    group: Group,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    record_property: Callable[[str, object], None],
+    row: Row, group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "jax_plugins" / "of_the_table"
     package.mkdir(parents=True)
@@ -287,22 +261,17 @@ def test_a_fault_in_a_start_is_told_and_nothing_is_left(
     if never_come:
         group.get()  # of a start that comes to its end, to know how long one takes
     group.close()
-    before, begun = Left.now(), time.monotonic()
+    before = Left.now()
     seconds = max(START_SECONDS, STARTS * group.start_seconds) if never_come else 60
     with monkeypatch.context() as patch:
         patch.setenv("PYTHONPATH", str(tmp_path))
         with pytest.raises(StartError) as caught:
             start(timeout=seconds)
-    record_property("to_exception_s", time.monotonic() - begun)
     print(caught.value)
     assert row.raises == "StartError"
     for name in row.names:
         assert name.format(which=row.index, count=PROCESSES) in str(caught.value)
     assert_nothing_left(before)
-    if IS_REPORT:
-        begun = time.monotonic()
-        group.get()
-        record_property("to_usable_s", time.monotonic() - begun)
 
 
 def test_after_faults_in_starts_the_next_one_starts(group: Group) -> None:

@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 
 import jaxnb
-from faults import shared
-from faults.shared import cleared, show_waits_soon
 from jaxnb.cells.card_waits import waits_text
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink, SaysWaits, StderrNotices
@@ -23,9 +21,9 @@ from jaxnb.errors import CellError, CellTimeoutError, SessionBrokenError
 from jaxnb.model.dispatches import CheckMode
 from jaxnb.model.group import Waits
 from jaxnb.session import Session, panel
-from jaxnb_fixtures import assert_usable
-
-pytestmark = pytest.mark.rotates
+from support import faults as shared
+from support.faults import cleared, show_waits_soon
+from support.fixtures import assert_usable
 
 PROCESSES = 3
 
@@ -165,6 +163,7 @@ def test_left_behind_by_one_that_raised(group: Session) -> None:
     assert_kept(group)
 
 
+@pytest.mark.thorough
 def test_left_behind_by_those_that_were_not_asked(group: Session) -> None:
     result, (shown, *_) = ended_by_force(group, "float(f(x))", ranks=[0, 2])
     assert "Process 1 has not been asked to run the cell. This may be normal" in shown
@@ -368,6 +367,7 @@ def test_where_processes_are_is_shown_until_they_are_interrupted(group: Session)
     assert_kept(group)
 
 
+@pytest.mark.thorough
 def test_without_a_sink_what_would_be_silent_is_said_on_standard_error(
     group: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -483,6 +483,7 @@ def test_a_message_that_is_lost_is_told_of(
     assert_usable(group)
 
 
+@pytest.mark.thorough
 def test_who_is_busy_with_what_a_cell_has_left_is_not_said_to_be_lost(
     group: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -498,6 +499,7 @@ def test_who_is_busy_with_what_a_cell_has_left_is_not_said_to_be_lost(
     assert sink.notices == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("check", ["off", "strict"])
 def test_a_cell_that_shows_nothing_is_seen_to_be_at_work(
     group: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: CheckMode

@@ -9,7 +9,7 @@ import pytest
 from jaxnb.errors import UsageError
 from jaxnb.launch.host import visible_gpus
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable
+from support.fixtures import assert_usable
 
 GPUS = visible_gpus()
 pytestmark = pytest.mark.skipif(not GPUS, reason="no NVIDIA GPU on this host")

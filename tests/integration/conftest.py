@@ -1,4 +1,4 @@
-"""What the integration tests share beside ``jaxnb_fixtures``."""
+"""What the integration tests share beside ``support.fixtures``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from jaxnb.cells import merge_output
 from jaxnb.profile import statistics
 from jaxnb.session import Session, reach, results
 from jaxnb.wire import sentinels
-from jaxnb_arrays import CLASSES
-from jaxnb_fixtures import PATIENT_SECONDS
+from support.arrays import CLASSES
+from support.fixtures import PATIENT_SECONDS
 
 # IPython's own %reset collects garbage: up to a second a test for four processes on two cores.
 CLEAR = """

@@ -14,7 +14,7 @@ from jaxnb.assist import helper
 from jaxnb.assist.places import Code
 from jaxnb.cells.result import CellResult
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS, until
+from support.fixtures import PATIENT_SECONDS, until
 
 ANSWERS = "import jaxnb.assist.process_assist as assist\nassist.ANSWER_SECONDS = {}\ndel assist"
 """Has processes look for so long."""

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import NAMES
+from benchmarks.__main__ import BENCHMARKS
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_it_runs(name: str) -> None:
     command = [sys.executable, "-m", "benchmarks", name, "--quick", "--side", "jaxnb"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

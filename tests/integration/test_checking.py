@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import jaxnb
-import jaxnb_moved_names
 from jaxnb.errors import StartError, UsageError
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable
+from support import moved_names
+from support.fixtures import assert_usable
 
 WORKS = {"untouched", "returns more on process 1"}
 
@@ -41,7 +41,7 @@ OFF = {
 @pytest.mark.timing
 def test_a_name_that_has_moved_is_noticed_and_jax_works_without_the_recorder() -> None:
     done = subprocess.run(
-        [sys.executable, str(Path(jaxnb_moved_names.__file__))],
+        [sys.executable, str(Path(moved_names.__file__))],
         capture_output=True,
         text=True,
         timeout=100,
@@ -49,7 +49,7 @@ def test_a_name_that_has_moved_is_noticed_and_jax_works_without_the_recorder() -
     )
     assert done.returncode == 0, done.stderr
     said = dict(line.split(": ", 1) for line in done.stdout.splitlines())
-    assert set(said) == set(jaxnb_moved_names.CASES) == WORKS | set(REDUCED) | set(OFF)
+    assert set(said) == set(moved_names.CASES) == WORKS | set(REDUCED) | set(OFF)
     for case, line in said.items():
         total, missing, reduced, after = line.split(" | ")
         assert total.startswith("2.0 "), case
@@ -63,9 +63,9 @@ def test_a_name_that_has_moved_is_noticed_and_jax_works_without_the_recorder() -
 @pytest.fixture
 def jax_that_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A JAX in which one function returns more than it did, on process 1."""
-    tests = str(Path(jaxnb_moved_names.__file__).parent)
+    tests = str(Path(moved_names.__file__).parent)
     case = "returns more on process 1"
-    code = jaxnb_moved_names.CUSTOMIZE.format(tests=tests, case=case)
+    code = moved_names.CUSTOMIZE.format(tests=tests, case=case)
     (tmp_path / "sitecustomize.py").write_text(code)
     path = [str(tmp_path), str(Path(jaxnb.__file__).parents[1])]
     monkeypatch.setenv("PYTHONPATH", ":".join(path))

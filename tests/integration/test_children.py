@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS, until
+from support.fixtures import PATIENT_SECONDS, until
 
 # Each leaves in `found` what became of its children: exit statuses, or what they have computed.
 TERMINATED = """

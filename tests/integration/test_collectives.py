@@ -17,8 +17,8 @@ from jaxnb.compiled.collectives import Collectives
 from jaxnb.errors import JaxnbError, NotCompiledError, UsageError
 from jaxnb.model.compiled import Collective
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS, interrupt_when_read
-from jaxnb_programs import COMMON, PROGRAMS, Program, Row
+from support.fixtures import PATIENT_SECONDS, interrupt_when_read
+from support.programs import COMMON, PROGRAMS, Program, Row
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from jaxnb.compiled.comparison import Comparison
 from jaxnb.errors import CellError, NotCompiledError, UsageError
 from jaxnb.session import Session
 from jaxnb.session.standing import waits
-from jaxnb_fixtures import assert_usable, interrupt_when_read
+from support.fixtures import assert_usable, interrupt_when_read
 
 SETUP = """
 import jaxnb

@@ -10,7 +10,7 @@ import pytest
 
 from jaxnb.errors import CellError, ProcessDiedError, UsageError
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS
+from support.fixtures import PATIENT_SECONDS
 
 SETUP = """
 import hashlib

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from jaxnb.debugging.asking import TWIN_SECONDS
-from jaxnb_fixtures import PATIENT_SECONDS, still_running
-from jaxnb_kernels import AskedKernel
-from jaxnb_shown import who_wrote
+from support.fixtures import PATIENT_SECONDS, still_running
+from support.kernels import AskedKernel
+from support.shown import who_wrote
 
 TOTAL = """%%spmd
 import jax.experimental.multihost_utils as mh

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import jaxnb_compiled
+from support import compiled as programs
 
 pytestmark = pytest.mark.timing
 
@@ -21,7 +21,7 @@ COMPILE_SECONDS = 200
 def compiled(*arguments: str) -> dict[str, Any]:
     """Compiles programs in a process of its own; returns what it says of them."""
     done = subprocess.run(
-        [sys.executable, str(Path(jaxnb_compiled.__file__)), *arguments],
+        [sys.executable, str(Path(programs.__file__)), *arguments],
         capture_output=True,
         text=True,
         timeout=COMPILE_SECONDS,

@@ -28,7 +28,7 @@ from jaxnb.compat import (
     jax_programs,
     jax_runtime,
 )
-from jaxnb_fixtures import until
+from support.fixtures import until
 
 FORKS = str(Path(__file__).with_name("forked_python.py"))
 

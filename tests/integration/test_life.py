@@ -13,7 +13,7 @@ import jaxnb
 from jaxnb.errors import CellError, ProcessDiedError, RecoveryInterrupted
 from jaxnb.session import Session
 from jaxnb.wire import asking
-from jaxnb_fixtures import assert_usable
+from support.fixtures import assert_usable
 
 Stages = list[tuple[str, str]]
 

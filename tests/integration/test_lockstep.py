@@ -33,7 +33,7 @@ from jaxnb.lockstep.notebook_side import Looker
 from jaxnb.lockstep.process_ask_conductor import Lockstep, as_intent
 from jaxnb.lockstep.process_connection import ConductorGoneError, Line
 from jaxnb.model.dispatches import Argument, Dispatch
-from jaxnb_fixtures import PATIENT_SECONDS, until
+from support.fixtures import PATIENT_SECONDS, until
 
 COUNT = 4
 ALL = tuple(range(COUNT))

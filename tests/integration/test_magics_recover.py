@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from integration.test_magics import Notebook, kernel
-from jaxnb_fixtures import until
+from support.fixtures import until
 
 MAKE = """%%spmd
 mesh = jax.make_mesh((3,), ('x',))

@@ -48,12 +48,6 @@ def said(nb: Notebook, expression: str) -> str:
 # ---------------------------------------------------------------------- before a start, and help
 
 
-def test_without_a_group() -> None:
-    for notebook in kernel():
-        for line in ("%spmd_pull x", "%spmd_push x", "%spmd_layout x"):
-            assert notebook.bad(line).startswith("There is no group of processes.")
-
-
 @pytest.mark.parametrize("magic", ["spmd_pull", "spmd_push", "spmd_layout"])
 def test_help(nb: Notebook, magic: str) -> None:
     for option in ("--help", "-h"):
@@ -116,18 +110,10 @@ def test_all_names_are_pulled_or_none(nb: Notebook) -> None:
 
 def test_what_cannot_be_pulled(nb: Notebook) -> None:
     for line, message in {
-        "": "Nothing to pull. Type e.g. `%spmd_pull x`.",
         "x[0]": "name the one in the notebook: `%spmd_pull x[0] --as NAME`. Nothing was moved.",
-        "spmd": "`spmd` holds the session",
         "x --as spmd": "`spmd` holds the session",
         "x --as Out": "`Out` is IPython's own",
-        "_": "`_` is IPython's own",
-        "class": "'class' is not a name",
         "x --as class": "'class' is not a name",
-        "x mine --as y": "there are 2 to pull",
-        "x + 1 --as y": "'x + 1' is not a name, or a name with attributes",
-        "x[0 --as y": "the line cannot be split into words (']' is missing)",
-        "x --ass y": "unknown option '--ass'. Did you mean '--as'?",
     }.items():
         assert message in nb.bad(f"%spmd_pull {line}")
     assert "ready" in nb.good("%spmd_status").text
@@ -146,14 +132,13 @@ def test_pull_says_that_replicas_differ(nb: Notebook) -> None:
 # ---------------------------------------------------------------------- push
 
 
-@pytest.mark.parametrize(
-    "options",
-    ["--spec P('x', None)", "--spec=P('x', None)", "--spec ('x', None)", "--spec 'x', None",
-     "--spec \"P('x', None)\"", "--spec P('x', None) --mesh mesh"],
-)  # fmt: skip
-def test_push_with_a_spec(nb: Notebook, options: str) -> None:
+def test_push_with_a_spec(nb: Notebook) -> None:
     nb.good("w = np.arange(8.0).reshape(4, 2)")
-    for line in (f"w {options}", f"{options} w"):
+    for line in (
+        "w --spec P('x', None)",
+        "--spec 'x', None w",
+        "w --spec P('x', None) --mesh mesh",
+    ):
         text = nb.good(f"%spmd_push {line}").text
         assert re.match(
             r"w: float32\[4, 2\] · P\('x', None\) · 32 B · pushed to 2 processes · ", text
@@ -237,14 +222,9 @@ def test_push_to_some(nb: Notebook) -> None:
 def test_what_cannot_be_pushed(nb: Notebook) -> None:
     nb.good("weights = np.zeros((4, 2))")
     for line, message in {
-        "": "Nothing to push. Type e.g. `%spmd_push x`.",
         "wieghts": "no variable `wieghts`. Did you mean 'weights'? Nothing was moved.",
         "weights --spec P('y')": "not an axis of the mesh. The mesh has: 'x' (size 4). Nothing",
-        "weights --spec weights": "axis names in quotes",
         "weights --mesh msh": "Did you mean 'mesh'?",
-        "weights --spec": "expected one argument",
-        "weights --sepc P('x')": "Did you mean '--spec'?",
-        "weights[0]": "only whole variables can be pushed",
         "np": "cannot be pickled",
     }.items():
         assert message in nb.bad(f"%spmd_push {line}")

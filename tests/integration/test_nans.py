@@ -9,7 +9,7 @@ import pytest
 from jaxnb.errors import CellError, NanWarning, UsageError
 from jaxnb.pitfalls.nans import FirstNan
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS
+from support.fixtures import PATIENT_SECONDS
 
 SET_UP = """
 mesh = jax.make_mesh((8,), ("d",))

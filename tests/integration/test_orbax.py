@@ -9,7 +9,7 @@ import pytest
 
 from jaxnb.errors import CellError, ProcessDiedError
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS
+from support.fixtures import PATIENT_SECONDS
 
 pytestmark = pytest.mark.thorough
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
-import psutil
 import pytest
 
 import jaxnb
 from jaxnb.arrays.pulling import OriginsDifferWarning
 from jaxnb.cells.sinks import NoSink
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable
-
-pytestmark = pytest.mark.rotates
+from support.fixtures import assert_usable
 
 SETUP = """
 import time, threading, asyncio
@@ -85,6 +80,7 @@ def test_an_error_that_leaves_other_steps_is_told(group: Session) -> None:
     assert_usable(group)
 
 
+@pytest.mark.thorough
 def test_origins_outlive_the_backend(group: Session) -> None:
     group.recover()
     assert said(group, "float(total(x)), float(total(y['w']));") == ""
@@ -92,18 +88,7 @@ def test_origins_outlive_the_backend(group: Session) -> None:
     assert "process 0 passed `y['w']` (made at line" in said(group, wrong)
 
 
-@pytest.mark.thorough  # a replaced process is given what tests/faults/test_replacing.py says
-def test_a_replaced_process_gets_them(make_session: Callable[..., Session]) -> None:
-    group = make_session(3, devices_per_process=1)
-    group.run(SETUP)
-    pid = group.processes[1].pid
-    os.kill(pid, signal.SIGKILL)
-    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=10)
-    group.recover()
-    assert said(group, "float(total(y['w']));") == ""
-    assert "passed `y['v']`" in said(group, "float(total(y['v' if process_index else 'w']));")
-
-
+@pytest.mark.thorough
 def test_pushed_arrays_have_them(group: Session) -> None:
     ones = np.ones((8, 2), np.float32)
     group.push(v=ones, u=2 * ones, spec=("d", None), mesh="mesh")
@@ -142,6 +127,7 @@ await asyncio.gather(*[one(k, (i + process_index) % 3) for i, k in enumerate("ab
     assert said(group, *cells) == ""
 
 
+@pytest.mark.thorough
 def test_jax_counts_as_many_calls_of_its_python_path_as_without_a_recorder(group: Session) -> None:
     """What JAX's own ``test_process_allgather_cache_hit`` and ``test_no_python_shard_arg_fallback``
     count: that package's test utilities need absl."""

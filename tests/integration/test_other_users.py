@@ -23,7 +23,7 @@ import pytest
 
 from jaxnb.launch.folder import LONGEST_NAME
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS, assert_usable
+from support.fixtures import PATIENT_SECONDS, assert_usable
 
 pytestmark = pytest.mark.may_be_skipped
 
@@ -123,11 +123,6 @@ def sockets_of(session: Session) -> list[str]:
     listening = {each[7] for each in known if len(each) > 7 and each[3] == LISTENS}
     here = {str(p) for p in Path(session._life.cluster.directory).iterdir() if p.is_socket()}
     return sorted(here & listening)
-
-
-def group_of(session: Session) -> list[psutil.Process]:
-    server = psutil.Process(session.helper_pids()["fork server"])
-    return [server, *server.children(recursive=True)]
 
 
 SUBSCRIBE = """
@@ -338,32 +333,6 @@ def test_an_open_folder_lets_nobody_ask_or_agree(
     assert session.run("float(jax.jit(jnp.sum)(x))").value == 8
 
 
-FLOOD = """
-end = time.monotonic() + 2
-reached = 0
-calls = []
-while time.monotonic() < end:
-    for path in told["sockets"]:
-        with contextlib.suppress(OSError):
-            caller = socket.socket(socket.AF_UNIX)
-            caller.setblocking(False)
-            caller.connect(path)
-            calls.append(caller)
-            caller.send(b"x" * 65536)
-    reached += len(calls)
-    del calls[100:]
-found.append(reached)
-"""
-
-
-@pytest.mark.thorough
-def test_a_flood_reaches_nothing(session: Session, nobody: pwd.struct_passwd) -> None:
-    with attempt(FLOOD, nobody, sockets=sockets_of(session)) as found:
-        assert session.run("process_index").value == dict(enumerate(range(session.num_processes)))
-    assert found == [0]
-    assert_usable(session)
-
-
 LARGE = """
 for url, _ in told["sentinels"]:
     sender = context.socket(zmq.DEALER)
@@ -389,11 +358,3 @@ def test_what_is_sent_to_a_sentinel_is_bounded(session: Session) -> None:
     assert max(b - a for a, b in zip(before, after, strict=True)) < 64 << 20
     assert sorted(session.where()) == list(range(session.num_processes))
     assert_usable(session)
-
-
-@pytest.mark.thorough
-def test_no_command_line_tells_the_key_or_a_name(session: Session) -> None:
-    secrets = [key_of(session), *session._life.cluster.identities.values()]
-    for process in group_of(session):
-        line = " ".join(process.cmdline())
-        assert not [each for each in secrets if each in line]

@@ -13,7 +13,7 @@ from jaxnb.errors import CellError, PitfallWarning
 from jaxnb.model.insight import Pitfall
 from jaxnb.pitfalls.already_told import PITFALL_KINDS, Said, page
 from jaxnb.session import Session
-from jaxnb_fixtures import own_frames
+from support.fixtures import own_frames
 
 SETUP = """
 import functools

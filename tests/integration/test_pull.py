@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-import io
 import math
-import os
-import pickle
-import signal
 import textwrap
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -37,13 +32,12 @@ from jaxnb.cells.result import Agreement
 from jaxnb.errors import (
     ArrayGoneError,
     JaxnbError,
-    ProcessDiedError,
     SessionClosedError,
     UsageError,
 )
 from jaxnb.session import Session
-from jaxnb_arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_transfers, whole
-from jaxnb_fixtures import PATIENT_SECONDS, until
+from support.arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_transfers, whole
+from support.fixtures import PATIENT_SECONDS, until
 
 
 def forget(array: GatheredArray) -> None:
@@ -485,20 +479,6 @@ def test_what_the_user_forbids_jax_is_not_needed(
         session.run(f"jax.config.update('jax_{setting}', before)")
 
 
-def test_pulls_from_threads(session: Session) -> None:
-    session.run(MESH + "x = make((1024, 1024), 'data', 'model');")
-    found: list[np.ndarray] = []
-    threads = [
-        threading.Thread(target=lambda k=k: found.append(np.asarray(session.pull(f"x[{k}::8]"))))
-        for k in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(part[0, 0] for part in found) == [k * 1024 + 1 for k in range(8)]
-
-
 # ---------------------------------------------------------------------- what is moved
 
 
@@ -597,29 +577,8 @@ def test_a_slice_of_a_slice(session: Session, monkeypatch: pytest.MonkeyPatch) -
     assert_same(half.shards[1].data, whole((1024, 512))[:256, 256:].copy())  # the base's
 
 
-def test_advanced_indexing(session: Session) -> None:
-    session.run(MESH + "x = make((8, 6), 'data', 'model')\nbig = make((1024, 512), 'data');")
-    x, expected = session.pull("x"), whole((8, 6))
-    big, whole_big = session.pull("big"), whole((1024, 512))
-    mask = expected > 20
-    np.testing.assert_array_equal(x[mask], expected[mask])
-    np.testing.assert_array_equal(x[[0, 7], [1, 2]], expected[[0, 7], [1, 2]])
-    np.testing.assert_array_equal(x[x > 20], expected[mask])
-    np.testing.assert_array_equal(big[np.array([3, 1000])], whole_big[[3, 1000]])
-    assert big.is_here
-    assert expected[session.pull("big")[0, 0].astype(int)].shape == (6,)
-    np.testing.assert_array_equal(np.arange(60)[x.astype(int)], expected)
-
-
 def test_indices_out_of_range(session: Session) -> None:
-    session.run(MESH + "x = make((8, 6), 'data', 'model')\nbig = make((1024, 512), 'data');")
-    for name, shape in (("x", (8, 6)), ("big", (1024, 512))):
-        for index in ((shape[0],), (0, -shape[1] - 1), (0, 0, 0), "a", 1.5, (..., ...)):
-            with pytest.raises(IndexError) as numpys:
-                whole(shape)[index]
-            with pytest.raises(IndexError) as raised:
-                session.pull(name)[index]
-            assert str(raised.value) == str(numpys.value)
+    session.run(MESH + "x = make((8, 6), 'data', 'model');")
     message = r"`x\[8\]`: index 8 is out of bounds for axis 0 with size 8; the array has shape"
     with pytest.raises(UsageError, match=message):
         session.pull("x[8]")
@@ -683,14 +642,6 @@ def test_replicas_of_one_process_that_differ(session: Session) -> None:
     assert_same(array.shards[1].data, np.full(2, 9, np.float32))
 
 
-def test_the_warning_as_an_error(session: Session) -> None:
-    session.run(MESH + REPLICAS + "x = replicas(P(), process_index)")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(ReplicasDifferWarning):
-            session.pull("x")
-
-
 def test_equal_replicas_are_silent(session: Session) -> None:
     session.run(MESH + REPLICAS + "x = replicas(P(), 3)\ny = replicas(P('data'), process_index)")
     session.pull("x")
@@ -710,56 +661,6 @@ def x(session: Session) -> GatheredArray:
 
 
 X = whole((8, 6))
-
-USES: dict[str, Callable[[Any], Any]] = {
-    "asarray": np.asarray,
-    "with a dtype": lambda x: np.asarray(x, dtype=np.int64),
-    "a method": lambda x: x.mean(axis=0),
-    "T": lambda x: x.T,
-    "reshape": lambda x: x.reshape(-1),
-    "operators": lambda x: 2 * x + x**2 - x / 3 // 1,
-    "matmul": lambda x: x.T @ x,
-    "matmul from the right": lambda x: np.ones((2, 8)) @ x,
-    "comparison": lambda x: x >= 7,
-    "equality": lambda x: x == 7,
-    "negation": lambda x: abs(-x),
-    "a ufunc": np.exp2,
-    "a ufunc's method": lambda x: np.add.reduce(x, axis=1),
-    "ufunc at where": lambda x: np.add(x, 1, where=x > 0, out=np.zeros((8, 6), np.float32)),
-    "concatenate": lambda x: np.concatenate([x, x[:2]]),
-    "stack": lambda x: np.stack([x, x]),
-    "mean": np.mean,
-    "norm": np.linalg.norm,
-    "where": lambda x: np.where(x > 3, x, 0),
-    "einsum": lambda x: np.einsum("ij,ij->j", x, x),
-    "argsort": lambda x: np.argsort(-x.ravel()),
-    "allclose": lambda x: np.allclose(x, X),
-    "sum": sum,
-    "list": lambda x: np.array(list(x)),
-    "reversed": lambda x: np.array(list(reversed(x))),
-    "tolist": lambda x: x.tolist(),
-    "save": lambda x: (np.save(file := io.BytesIO(), x), file.seek(0), np.load(file))[-1],
-    "pickle": lambda x: pickle.loads(pickle.dumps(x)),
-    "copy": copy.copy,
-    "deepcopy": copy.deepcopy,
-    "in": lambda x: (3.0 in x, 99 in x),
-    "unpacking": lambda x: [a + b for a, b, *_ in x],
-    "len": len,
-    "shape": np.shape,
-    "ndim and size": lambda x: (x.ndim, x.size, x.nbytes),
-    "divmod": lambda x: np.array(divmod(x, 4)),
-    "from a list": lambda x: np.array([x, x]),
-}
-
-
-@pytest.mark.parametrize("use", USES)
-def test_numpy_takes_it(x: GatheredArray, use: str) -> None:
-    expected = USES[use](X)
-    found = USES[use](x)
-    assert type(found) is type(expected)
-    np.testing.assert_array_equal(found, expected)
-    if isinstance(expected, np.ndarray):
-        assert found.dtype == expected.dtype
 
 
 def test_jax_of_the_notebook_takes_it(x: GatheredArray) -> None:
@@ -783,86 +684,6 @@ def test_matplotlib_takes_it(session: Session, x: GatheredArray) -> None:
     assert_same(axes.imshow(x).get_array().data, X)
     axes.hist(row)
     axes.figure.draw_without_rendering()
-
-
-def test_dtype_and_copy(x: GatheredArray) -> None:
-    whole = np.asarray(x)
-    assert np.asarray(x) is whole
-    assert not whole.flags.writeable
-    assert np.asarray(x, copy=False) is whole
-    copied = np.array(x)
-    assert copied.flags.writeable
-    assert not np.shares_memory(copied, whole)
-    with pytest.raises(ValueError, match="without a copy"):
-        np.asarray(x, dtype=np.float64, copy=False)
-
-
-def test_it_is_read_only(x: GatheredArray) -> None:
-    def assign() -> None:
-        x[0] = 1
-
-    def add() -> None:
-        y = x
-        y += 1
-
-    for write in (assign, add, lambda: np.add(X, 1, out=x), lambda: np.exp(X, x)):
-        with pytest.raises(TypeError, match=r"cannot be written to. Type `np.array\(x\)`"):
-            write()
-    with pytest.raises(ValueError, match="read-only"):
-        x.sort()
-    with pytest.raises(ValueError, match="read-only"):
-        np.asarray(x)[0] = 1
-    assert_same(x, X)
-
-
-def test_it_is_hashed_and_compared_as_an_array(x: GatheredArray) -> None:
-    with pytest.raises(TypeError, match="unhashable"):
-        hash(x)
-    assert (x == x).all()
-    with pytest.raises(ValueError, match="truth value"):
-        bool(x)
-
-
-def test_what_is_looked_at_moves_nothing(
-    session: Session, x: GatheredArray, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with spying(session, monkeypatch) as moved:
-        text = repr(x)
-        assert (x.shape, x.dtype, x.ndim, x.size, x.nbytes, len(x)) == (
-            (8, 6), np.float32, 2, 48, 192, 8
-        )  # fmt: skip
-        assert f"{x}" == str(x) == text
-        assert not hasattr(x, "_repr_html_private_")
-        assert not hasattr(x, "__array_interface__")
-        assert x.sharding.spec == "P('data', 'model')"
-        assert x.sharding.mesh is not None
-        assert x.sharding.mesh.shape == (4, 2)
-        assert x.sharding.memory_kind == "device"
-        assert str(x.sharding).startswith("NamedSharding")
-        assert [s.process_index for s in x.shards] == [0, 0, 1, 1, 2, 2, 3, 3]
-        assert repr(x.shards[3]) == "<shard [2:4, 3:6] on device 2049 of process 1, replica 0>"
-    assert moved == []
-    assert text.endswith("data there until used>")
-    x.sum()
-    assert repr(x).endswith("data here>")
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        x.nonsense  # noqa: B018
-
-
-def test_scalars(session: Session) -> None:
-    session.run(MESH + "x = make((), start=7, dtype=np.int32)\ny = jnp.float32(2.5)")
-    x, y = session.pull("x"), session.pull("y")
-    assert (int(x), float(x), bool(x), complex(x), "ab"[x - 7 : x]) == (
-        7, 7.0, True, 7 + 0j, "ab"
-    )  # fmt: skip
-    assert (f"{y:.3f}", f"{x:03d}", x[()], y.item(), round(float(y), 1)) == (
-        "2.500", "007", 7, 2.5, 2.5
-    )  # fmt: skip
-    assert math.sqrt(y) == 2.5**0.5
-    assert x + 1 == 8
-    for broken in (len, iter, lambda x: x[0]):
-        with pytest.raises((TypeError, IndexError)):
-            broken(x)
 
 
 # ---------------------------------------------------------------------- lifetimes
@@ -949,33 +770,6 @@ def test_who_waits_for_a_pull_says_so(session: Session, capsys: pytest.CaptureFi
         with pytest.raises(UsageError, match="would wait for that to end"):
             session.run("1")
     thread.join()
-
-
-def test_parts_that_are_lost(make_session: Callable[..., Session]) -> None:
-    session = make_session(2)
-    session.run("mesh = jax.make_mesh((2,), ('x',))\n"
-                "x = jax.make_array_from_callback((1024, 512), NamedSharding(mesh, P('x')),\n"
-                "    lambda index: np.ones((512, 512), np.float32))\n"
-                "import os, signal")  # fmt: skip
-    lazy = session.pull("x")
-
-    def until_the_death_is_known() -> None:
-        while True:
-            with suppress(ProcessDiedError):
-                np.asarray(lazy)
-
-    os.kill(session.processes[0].pid, signal.SIGKILL)
-    with pytest.raises(JaxnbError, match=(
-        r"1 part of `x`, \[0:512, 0:512\], cannot be pulled: process 0 .*"
-        r"Slices of the other parts can still be pulled"
-    )):  # fmt: skip
-        until_the_death_is_known()
-    assert lazy[512:1024].sum() == 512 * 512
-
-
-def test_the_value_of_a_cell(session: Session) -> None:
-    value = session.run(MESH + "make((1024, 512), 'data')").value
-    assert_same(value[3], whole((1024, 512))[3])
 
 
 def test_arrays_that_attributes_make_anew(session: Session) -> None:
@@ -1128,13 +922,6 @@ def test_a_class_of_a_cell_stays_and_attributes_beside_fields_come(session: Sess
         assert session.pull("kept")["w"] == 1
     assert [session.pull("value")[i].extra for i in (0, 1)] == [0, 1]
     assert session.run("value").agreement is Agreement.DIFFERENT
-
-
-@pytest.mark.parametrize("text", ["x.T", "x.shape", "x[[0, 1]]", "x[True]", "x['a']"])
-def test_of_an_array_only_slices(session: Session, text: str) -> None:
-    session.run(MESH + "x = make((8, 6), 'data');")
-    with pytest.raises(UsageError):
-        session.pull(text)
 
 
 @pytest.mark.parametrize(

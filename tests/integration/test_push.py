@@ -22,8 +22,8 @@ from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.model.cells import CallRequest, JointRequest
 from jaxnb.session import Session
 from jaxnb.wire.asking import Channel
-from jaxnb_arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_transfers, whole
-from jaxnb_fixtures import assert_usable
+from support.arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_transfers, whole
+from support.fixtures import assert_usable
 
 
 def assert_there(

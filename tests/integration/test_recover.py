@@ -18,7 +18,7 @@ from integration.conftest import CLEAR
 from jaxnb.errors import CellError
 from jaxnb.recovery.meter import seconds_without_processor
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, until
+from support.fixtures import PATIENT_SECONDS, assert_usable, until
 
 VARIABLES = """
 import collections, dataclasses, functools, typing

@@ -15,9 +15,7 @@ from integration.test_magics import kernel
 from jaxnb.errors import CellError, JaxnbError, ProcessDiedError, UsageError
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable, until
-
-pytestmark = pytest.mark.rotates
+from support.fixtures import assert_usable, until
 
 STATE = """
 devices = jax.device_count()
@@ -97,6 +95,7 @@ def test_more_processes_load_what_fewer_have_saved(session: Session, saved: Path
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_fewer_processes_load_what_more_have_saved(
     session: Session, pair: Session, tmp_path: Path
 ) -> None:
@@ -106,6 +105,7 @@ def test_fewer_processes_load_what_more_have_saved(
     assert values(pair) == [0, 1]
 
 
+@pytest.mark.thorough
 def test_a_mesh_of_the_users_with_the_same_axes_is_taken(session: Session, saved: Path) -> None:
     session.run("wide = jax.make_mesh((2, 4), ('model', 'data'))")
     session.load(saved, ["w", "turned"])
@@ -151,6 +151,7 @@ def test_the_sizes_of_a_group_change_and_its_variables_stay(
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_what_would_not_fit_changes_nothing(make_session: Callable[..., Session]) -> None:
     session = make_session(2)
     session.run(STATE)
@@ -222,6 +223,7 @@ def test_parts_of_different_arrays_are_never_put_together(
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_a_loss_is_told_by_the_name_that_was_asked_for(
     session: Session, pair: Session, tmp_path: Path
 ) -> None:
@@ -233,6 +235,7 @@ def test_a_loss_is_told_by_the_name_that_was_asked_for(
     assert [each.path for each in loaded.lost] == ["view[0]"]
 
 
+@pytest.mark.thorough
 def test_arrays_that_are_not_summed_yet_are_saved_and_not_laid_out_anew(
     make_session: Callable[..., Session], tmp_path: Path
 ) -> None:
@@ -280,6 +283,7 @@ def test_a_cell_that_waited_while_the_size_changed_is_not_run(
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_the_magic_changes_the_size(tmp_path: Path) -> None:
     for notebook in kernel():
         notebook.good("%spmd_start -n 2 --platform cpu")
@@ -306,6 +310,7 @@ def test_more_processes_than_memory_has_room_for_are_refused(session: Session) -
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_losses_are_those_of_the_processes_that_there_are(
     make_session: Callable[..., Session], tmp_path: Path
 ) -> None:

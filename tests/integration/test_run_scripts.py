@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxnb_fixtures import PATIENT_SECONDS
+from support.fixtures import PATIENT_SECONDS
 
 RUN = ("-m", "jaxnb", "run", "--platform", "cpu")
 FOLDER = Path(__file__).parent / "scripts"

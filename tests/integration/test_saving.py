@@ -17,8 +17,6 @@ from jaxnb.errors import CellError, JaxnbError, UsageError
 from jaxnb.recovery import files
 from jaxnb.session import Session
 
-pytestmark = pytest.mark.rotates
-
 STATE = """
 import dataclasses
 mesh = jax.make_mesh((8,), ("a",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -96,6 +94,7 @@ def test_it_goes_on_with_what_was_saved(session: Session, other: Session, saved:
     assert {each.stat().st_mode & 0o777 for each in saved.iterdir()} == {0o600}
 
 
+@pytest.mark.thorough
 def test_what_was_loaded_needs_its_files_no_more(
     session: Session, other: Session, saved: Path
 ) -> None:
@@ -156,6 +155,7 @@ def test_a_full_disk_leaves_what_was_there(session: Session, saved: Path) -> Non
     assert session.run("own").per_process[3].value == 30
 
 
+@pytest.mark.thorough
 def test_a_recovery_that_cannot_write_leaves_nothing(other: Session, scratch: list[str]) -> None:
     other.run(STATE)
     other.run("import resource\nlimit = resource.getrlimit(resource.RLIMIT_FSIZE)")
@@ -189,6 +189,7 @@ def test_a_file_that_was_changed(other: Session, saved: Path, harm: object, why:
     assert other.run("own").value == "old"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("field", "value", "why"),
     [
@@ -207,6 +208,7 @@ def test_what_does_not_fit(
         other.load(saved)
 
 
+@pytest.mark.thorough
 def test_what_another_version_wrote(other: Session, saved: Path) -> None:
     file = saved / "variables.json"
     manifest = json.loads(file.read_text())
@@ -221,6 +223,7 @@ def test_what_another_version_wrote(other: Session, saved: Path) -> None:
         other.load(saved)
 
 
+@pytest.mark.thorough
 def test_what_interrupts_and_what_computes_while_it_is_packed(
     session: Session, other: Session, tmp_path: Path
 ) -> None:
@@ -245,6 +248,7 @@ fails = Fails()
     assert other.run("sums").value == 8.0
 
 
+@pytest.mark.thorough
 def test_a_function_has_its_text(other: Session, session: Session, saved: Path) -> None:
     """Also where the other group has another cell of that number."""
     expected = session.run("import inspect\ninspect.getsource(step.__wrapped__)").value
@@ -259,6 +263,7 @@ def test_a_function_has_its_text(other: Session, session: Session, saved: Path) 
     assert "state.w * 2 + 1" in caught.value.result.per_process[0].error.traceback
 
 
+@pytest.mark.thorough
 def test_what_was_lost_before_is_named_again(other: Session, tmp_path: Path) -> None:
     other.run("gone = (i for i in range(2))")
     for folder in ("first", "again"):
@@ -267,6 +272,7 @@ def test_what_was_lost_before_is_named_again(other: Session, tmp_path: Path) -> 
         other.load(tmp_path / folder)
 
 
+@pytest.mark.thorough
 def test_what_is_lost_is_named_with_all_variables_that_hold_it(
     other: Session, tmp_path: Path
 ) -> None:
@@ -301,6 +307,7 @@ def scaled(x, default=missing): return x * counts["scale"] if default is missing
 """
 
 
+@pytest.mark.thorough
 def test_what_a_module_of_the_users_holds(other: Session, tmp_path: Path) -> None:
     (tmp_path / "module_beside.py").write_text(MODULE)
     other.run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})")
@@ -350,6 +357,7 @@ def test_what_was_packed_is_not_lost_where_a_restart_fails(other: Session) -> No
     shutil.rmtree(folder)
 
 
+@pytest.mark.thorough
 def test_a_process_that_is_interrupted_as_it_loads(other: Session, tmp_path: Path) -> None:
     other.run("""
 class Stops:

@@ -10,9 +10,7 @@ import jaxnb
 from jaxnb.cells.result import CellResult
 from jaxnb.errors import CellError, PitfallWarning
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS
-
-pytestmark = pytest.mark.rotates
+from support.fixtures import PATIENT_SECONDS
 
 SET_UP = """
 import contextlib
@@ -87,6 +85,7 @@ def test_a_program_that_a_setting_has_changed_on_one_process_meets_no_other(
     assert [p.pid for p in group.processes] == pids
 
 
+@pytest.mark.thorough
 def test_it_is_told_once_for_the_same_values(group: Session) -> None:
     with pytest.warns(PitfallWarning, match="jax_random_seed_offset"):
         result = group.run(ON_TWO.format("jax_random_seed_offset", 7))
@@ -113,6 +112,7 @@ def test_what_all_change_alike_passes(group: Session) -> None:
     assert not group.run(ON_ALL.format(X64, False) + "float(total(x))").pitfalls
 
 
+@pytest.mark.thorough
 def test_a_context_manager_on_some_processes_is_noticed(group: Session) -> None:
     code = (
         "with jax.enable_x64(True) if process_index == 2 else contextlib.nullcontext():\n"
@@ -139,6 +139,7 @@ def test_settings_that_leave_programs_the_same_let_them_run(
     assert group.run(ON_ALL.format(name, usual) + "float(dot(x))").value == 140.0
 
 
+@pytest.mark.thorough
 def test_what_a_process_may_have_for_itself_is_not_told(group: Session) -> None:
     code = """
 jax.config.update("jax_default_device", jax.local_devices()[0])

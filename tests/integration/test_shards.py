@@ -8,29 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from integration.test_pull import LAYOUTS as PULLED
+from integration.test_pull import UNREDUCED
 from jaxnb.arrays.blocks import edge_indices
 from jaxnb.errors import JaxnbError
 from jaxnb.model.arrays import ArrayInfo, ShardInfo
 from jaxnb.session import Session
+from support.arrays import ALL, MESH, SOME
 
-ALL = [0, 1, 2, 3]
 ON = [(0, 0), (0, 1), (1, 2048), (1, 2049), (2, 4096), (2, 4097), (3, 6144), (3, 6145)]
 """(process, device id) of the group's devices on the CPU."""
 
-HELPERS = """
-from jax.sharding import AxisType, Mesh, SingleDeviceSharding
+HELPERS = (
+    MESH
+    + """
 from jaxnb.arrays import process_describe as shards
-
-def mesh_of(kind="Auto", shape=(4, 2), names=("data", "model"), devices=None):
-    return jax.make_mesh(shape, names, axis_types=(getattr(AxisType, kind),) * len(shape),
-                         devices=devices)
-
-mesh = mesh_of()
-
-def make(shape, *spec, dtype=np.float32, on=None, kind=None, start=1):
-    sharding = NamedSharding(on or mesh, P(*spec), memory_kind=kind)
-    whole = (np.arange(int(np.prod(shape))) + start).reshape(shape).astype(dtype)
-    return jax.make_array_from_callback(shape, sharding, lambda index: whole[index], dtype=dtype)
 
 def bounds(index, shape):
     return tuple(s.indices(n)[:2] for s, n in zip(index, shape))
@@ -55,6 +47,7 @@ def jax_says(x):
         "memory_kind": x.sharding.memory_kind,
     }
 """
+)
 
 Told = dict[int, tuple[ArrayInfo, dict[str, Any]]]
 
@@ -143,33 +136,12 @@ def parts(info: ArrayInfo) -> list[tuple[int, tuple[tuple[int, int], ...], int]]
 # ---------------------------------------------------------------------- kinds of layout
 
 LAYOUTS = {
-    "sharded": 'x = make((16, 10), "data", "model")',
-    "sharded by both axes": 'x = make((16, 10), ("data", "model"))',
-    "sharded by both axes the other way": 'x = make((3, 16), None, ("model", "data"))',
-    "partly replicated": 'x = make((16, 10), "data")',
-    "partly replicated over processes": 'x = make((16, 10), None, "model")',
-    "replicated": "x = make((16, 10))",
-    "of no dimensions": "x = make(())",
-    "of one element": "x = make((1, 1))",
-    "of four dimensions": 'x = make((4, 2, 3, 12), "data", None, None, "model")',
-    "empty, sharded": 'x = make((0, 6), "data", "model")',
-    "empty, sharded along the other": 'x = make((8, 0), "data")',
-    "empty, replicated": "x = make((0,))",
-    "devices in another order": (
-        'x = make((16, 10), "data", "model",'
-        ' on=Mesh(mesh.devices[::-1, ::-1].T.reshape(4, 2), ("data", "model")))'
-    ),
-    "an axis of size 1": 'x = make((8, 4), "a", "one", on=mesh_of("Auto", (8, 1), ("a", "one")))',
-    "of a computation": 'x = jax.jit(lambda x: (x * 2).T)(make((16, 10), "data", "model"))',
-    "explicit": 'x = make((16, 10), "data", "model", on=mesh_of("Explicit"))',
-    "explicit, of a computation": 'x = make((16, 10), "data", on=mesh_of("Explicit")).T + 1',
-    "of shard_map": (
-        'x = jax.shard_map(lambda x: x * 2, mesh=mesh, in_specs=P("data"),'
-        ' out_specs=P("data"))(make((16, 10), "data"))'
-    ),
+    name: f"import jax.experimental.layout\nx = {code}"
+    for name, (code, _) in PULLED.items()
+    if not name.startswith("some processes")
+} | {
     "of pmap": "x = jax.pmap(lambda n: n * 2.0)(np.arange(2.0))",
     "on one device": "x = jnp.arange(12.0).reshape(3, 4) + process_index",
-    "put on one device": "x = jax.device_put(np.ones((2, 5)), jax.local_devices()[1])",
     "on one device's sharding": (
         "x = jax.device_put(np.ones(3), SingleDeviceSharding(jax.local_devices()[1]))"
     ),
@@ -179,15 +151,7 @@ LAYOUTS = {
     "process-local, sharded": (
         'x = make((4, 3), "a", on=Mesh(np.array(jax.local_devices()), ("a",)), start=process_index)'
     ),
-    "process-local, replicated": 'x = make((4,), on=Mesh(np.array(jax.local_devices()), ("a",)))',
-    "host memory, pinned": 'x = make((16, 10), "data", kind="pinned_host")',
-    "host memory, unpinned": 'x = make((16, 10), "data", "model", kind="unpinned_host")',
     "host memory, one device": "x = jax.device_put(np.ones(3), jax.memory.Space.Host)",
-    "column-major": (
-        "from jax.experimental.layout import Format, Layout\n"
-        "x = jax.device_put(np.arange(12.0).reshape(3, 4),"
-        " Format(Layout((1, 0)), SingleDeviceSharding(jax.local_devices()[0])))"
-    ),
 }
 
 
@@ -262,14 +226,6 @@ def test_no_dtype_of_this_jax_is_forgotten(session: Session) -> None:
     assert set(names) - apart - plain <= set(DTYPES)
 
 
-def test_elements_of_under_a_byte_are_packed_on_the_device(session: Session) -> None:
-    code = (
-        "import ctypes\ny = jnp.asarray(np.array([1, 2, 3, 4], jnp.int4))\n"
-        "list((ctypes.c_uint8 * 2).from_address(y.unsafe_buffer_pointer()))"
-    )
-    assert session.run(code).value == [0x21, 0x43]
-
-
 def test_special_numbers_at_corners(session: Session) -> None:
     code = "x = jnp.array([np.nan, np.inf, -np.inf, -0.0, 1e-45, 3.0e38, 1/3, 1e6])"
     info = check(session, code)
@@ -311,18 +267,6 @@ def test_legacy_keys_are_integers(session: Session) -> None:
     assert (info.dtype, info.shape, info.word_shape) == ("uint32", (2,), ())
 
 
-def test_jax_has_no_global_shards_of_keys(session: Session) -> None:
-    """Why the replicas of keys are numbered here; when it fails, JAX has got them."""
-    code = (
-        HELPERS + SPREAD + "x = spread('rbg', P('data'))\n"
-        "try:\n    len(x.global_shards)\nexcept Exception as e:\n    type(e).__name__"
-    )
-    session.run(
-        code.replace("    len(", "    found = len(").replace("    type(", "    found = type(")
-    )
-    assert session.run("found").value == "TypeError"
-
-
 # ---------------------------------------------------------------------- deleted arrays
 
 
@@ -358,17 +302,6 @@ def test_deleted_arrays(session: Session, code: str) -> None:
 
 
 # ---------------------------------------------------------------------- some processes only
-
-SOME = (
-    "some = Mesh(np.array([d for d in jax.devices() if d.process_index in (1, 2)])"
-    '.reshape(2, 2), ("a", "b"))\n'
-    "def make_some(shape, *spec, dtype=np.float32):\n"
-    "    sharding = NamedSharding(some, P(*spec))\n"
-    "    whole = np.arange(int(np.prod(shape))).reshape(shape).astype(dtype)\n"
-    "    mine = [jax.device_put(whole[index], d) for d, index in\n"
-    "            sharding.addressable_devices_indices_map(shape).items()]\n"
-    "    return jax.make_array_from_single_device_arrays(shape, sharding, mine, dtype=dtype)\n"
-)
 
 
 @pytest.mark.parametrize(
@@ -420,16 +353,6 @@ def test_a_subset_that_cuts_through_processes(session: Session) -> None:
 
 
 # ---------------------------------------------------------------------- unreduced arrays
-
-UNREDUCED = (
-    'explicit = mesh_of("Explicit")\n'
-    'a = make((4, 8), None, "data", on=explicit, dtype=np.float32)\n'
-    'b = make((8, 6), "data", "model", on=explicit)\n'
-    "with jax.set_mesh(explicit):\n"
-    "    x = jax.jit(lambda a, b: jnp.einsum('ij,jk->ik', a, b,\n"
-    "        out_sharding=P(None, 'model', unreduced={'data'})))(a, b)\n"
-    "    total = jax.reshard(x, P(None, 'model'))\n"
-)
 
 
 def test_unreduced_arrays(session: Session) -> None:
@@ -486,44 +409,6 @@ def test_names_of_several_axes_are_told_in_order(session: Session) -> None:
     spec, sharding = session.run(code).value
     assert spec == "P('c', None, reduced={'a', 'b'})"
     assert f"spec={spec}" in sharding
-
-
-# ---------------------------------------------------------------------- what cannot be
-
-REFUSED = {
-    "uneven callback": 'make((7, 6), "data")',
-    "uneven device_put": 'jax.device_put(np.ones(7), NamedSharding(mesh, P("data")))',
-    "uneven out_shardings": (
-        'jax.jit(lambda x: x[:7], out_shardings=NamedSharding(mesh, P("data")))(make((8,), "data"))'
-    ),
-    "uneven single-device arrays": (
-        'jax.make_array_from_single_device_arrays((7,), NamedSharding(mesh, P("data")),'
-        " [jax.device_put(np.ones(2), d) for d in jax.local_devices()])"
-    ),
-    "manual axes": 'make((8,), "data", on=mesh_of("Manual"))',
-    "manual axes, replicated": 'make((8,), on=mesh_of("Manual"))',
-    "abstract mesh": (
-        'make((8,), "data", on=jax.sharding.AbstractMesh((4, 2), ("data", "model")))'
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_arrays_that_jax_does_not_make(session: Session, name: str) -> None:
-    """There is nothing to describe; when one of these fails, there is."""
-    session.run(HELPERS + f"try:\n    {REFUSED[name]}\n    made = True\n"
-                "except Exception as e:\n    made = False")  # fmt: skip
-    assert session.run("made").value is False
-
-
-def test_uneven_results_are_replicated_by_jax(session: Session) -> None:
-    code = (
-        "f = jax.jit(lambda x: jax.lax.with_sharding_constraint(x[:7], "
-        'NamedSharding(mesh, P("data"))))\nx = f(make((8,), "data"))'
-    )
-    info = check(session, code)
-    assert info.fully_replicated
-    assert [s.index for s in info.shards] == [((0, 7),)] * 8
 
 
 # ---------------------------------------------------------------------- views

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import shutil
 import stat
@@ -29,7 +28,7 @@ from jaxnb.options import StartOptions
 from jaxnb.session import Session
 from jaxnb.session.starting import verify
 from jaxnb.wire import client
-from jaxnb_fixtures import PATIENT_SECONDS, assert_usable
+from support.fixtures import PATIENT_SECONDS, assert_usable
 
 MakeSession = Callable[..., Session]
 
@@ -139,65 +138,7 @@ def test_200_unblocked_dispatches_over_all_processes_survive(session: Session) -
 # ---------------------------------------------------------------------- who can reach it
 
 
-def group_of(session: Session) -> list[psutil.Process]:
-    """All processes of the group: the fork server, and all that it forked."""
-    pids = {p.pid for p in session.processes}
-    parents = {psutil.Process(pid).ppid() for pid in pids}
-    assert len(parents) == 1
-    server = psutil.Process(parents.pop())
-    children = server.children(recursive=True)
-    assert pids < {c.pid for c in children}
-    return [server, *children]
-
-
-def is_loopback(ip: str) -> bool:
-    address = ipaddress.ip_address(ip)
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
-
-
-def test_only_loopback_is_listened_on(session: Session) -> None:
-    # A collective over all processes: gloo's sockets exist from then on.
-    session.run(
-        "from jax.experimental import multihost_utils\nmultihost_utils.sync_global_devices('all');"
-    )
-    group = group_of(session)
-    assert len(group) >= 1 + 4 + 2  # the controller and the coordination service beside them
-    listening = [
-        (process.pid, connection.laddr)
-        for process in group
-        for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    ]
-    assert {pid for pid, _ in listening} == {p.pid for p in session.processes}  # for gloo
-    outside = [(pid, at) for pid, at in listening if not is_loopback(at.ip)]
-    assert outside == []
-
-
-def test_the_folder_and_its_files_are_the_users_alone(session: Session) -> None:
-    folder = Path(session._life.cluster.directory)
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    files = [each for each in folder.rglob("*") if each.is_file() and each.name != "README"]
-    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
-
-
 # ---------------------------------------------------------------------- launchers and options
-
-
-@pytest.mark.thorough  # tests/faults/test_owner.py starts one
-def test_local_launcher(make_session: MakeSession) -> None:
-    stages: list[str] = []
-    session = make_session(2, launcher="local", progress=lambda stage, detail: stages.append(stage))
-    assert session.group.launcher == "local"
-    assert stages == ["starting", "launching", "joining", "checking"]
-    assert session.run("print('hi'); process_index").value == {0: 0, 1: 1}
-    before = {p.pid for p in session.processes}
-    session.restart()
-    after = {p.pid for p in session.processes}
-    assert before.isdisjoint(after)
-    assert session.run("jax.process_count()").value == 2
-    session.close()
-    assert not any(psutil.pid_exists(pid) for pid in before | after)
 
 
 def test_bare_processes_have_an_empty_namespace(make_session: MakeSession) -> None:

@@ -14,7 +14,7 @@ from jaxnb.profile.card_stats import stats_card
 from jaxnb.profile.statistics import DeviceStats
 from jaxnb.session import Session
 from jaxnb.session.standing import is_in_jax
-from jaxnb_fixtures import assert_usable
+from support.fixtures import assert_usable
 
 MESH = """
 mesh = jax.make_mesh((jax.device_count(),), ("d",), axis_types=(jax.sharding.AxisType.Auto,))

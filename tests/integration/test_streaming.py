@@ -14,7 +14,7 @@ from jaxnb.errors import CellError, JaxnbError
 from jaxnb.labels import Outputs
 from jaxnb.model.cells import RichOutput
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS
+from support.fixtures import PATIENT_SECONDS
 
 pytestmark = pytest.mark.usefixtures("exact_labels")
 
@@ -66,16 +66,6 @@ def test_output_comes_while_the_cell_runs(session: Session, gate: Gate) -> None:
     session.run(f"print('before')\n{gate.wait}\nprint('after')", sink=sink, timeout=PATIENT_SECONDS)
     assert sink.fired
     assert sink.shown == ["[0-3] before", "[0-3] after"]
-
-
-def test_standard_error_comes_while_the_cell_runs(session: Session, gate: Gate) -> None:
-    sink = Recorder(lambda s: "[0-3] trouble" in s.shown, gate.open)
-    session.run(
-        f"import sys\nprint('trouble', file=sys.stderr)\n{gate.wait}",
-        sink=sink,
-        timeout=PATIENT_SECONDS,
-    )
-    assert sink.fired
 
 
 def test_output_of_one_process_is_not_held_back_by_silent_ones(
@@ -190,19 +180,6 @@ def test_half_a_line_is_cleared(session: Session) -> None:
     )
     assert sink.shown == ["[0-3] a", "[0-3] b"]
     assert cleared == [1]
-
-
-@pytest.mark.parametrize("run", range(10))
-def test_a_whole_row_stands_in_the_order_of_the_processes(session: Session, run: int) -> None:
-    """Whoever answers last: of its line it is known first that no other will say it."""
-    sink = Recorder()
-    last = run % 4
-    session.run(
-        "print(process_index)\n"
-        f"if process_index == {last}:\n    import time; time.sleep({run % 3} / 100)",
-        sink=sink,
-    )
-    assert sink.shown == [f"[{i}] {i}" for i in ALL]
 
 
 def test_a_process_keeps_the_order_of_its_lines(session: Session) -> None:

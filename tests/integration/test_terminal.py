@@ -11,7 +11,7 @@ import pexpect
 import pytest
 
 from integration.test_magics import EXACT_LABELS
-from jaxnb_fixtures import own_frames
+from support.fixtures import own_frames
 
 PROMPT = r"In \[\d+\]: "
 MORE = r"   \.\.\.: "

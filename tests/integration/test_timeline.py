@@ -11,9 +11,7 @@ from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, UsageError
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable, until
-
-pytestmark = pytest.mark.rotates
+from support.fixtures import assert_usable, until
 
 SETUP = """
 import os, time
@@ -95,6 +93,7 @@ def test_tracing_and_compiling(group: Session) -> None:
         assert each.totals["compiling"] > 0
 
 
+@pytest.mark.thorough
 def test_a_process_whose_cell_failed_has_a_timeline(group: Session) -> None:
     failed = group.run(
         "if process_index == 1: raise ValueError('x')", raise_on_error=False, ranks=[1, 3]
@@ -109,6 +108,7 @@ def test_a_process_whose_cell_failed_has_a_timeline(group: Session) -> None:
         group.timeline(-1)
 
 
+@pytest.mark.thorough
 def test_who_waited_for_one_that_raised_has_waited(group: Session) -> None:
     failed = group.run("if process_index == 2: 1 / 0\nstep(x);", raise_on_error=False)
     assert failed.errors[2].type_name == "ZeroDivisionError"
@@ -164,6 +164,7 @@ jax.block_until_ready = noting""")
         group.run("jax.block_until_ready = wait")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("exact_labels")
 def test_numbers_of_repeats(group: Session) -> None:
     result = group.run("print('called')\nprocess_index", time=True, repeats=4)
@@ -177,6 +178,7 @@ def test_numbers_of_repeats(group: Session) -> None:
     assert len(group.history) == before
 
 
+@pytest.mark.thorough
 def test_an_error_in_a_repeat(group: Session) -> None:
     group.run("calls = 0")
     with pytest.raises(CellError, match=r"process 1 raised ValueError: third at line 2") as caught:
@@ -230,6 +232,7 @@ def test_an_interrupt_ends_the_repeats(group: Session) -> None:
 # ---------------------------------------------------------------------- history
 
 
+@pytest.mark.thorough
 def test_the_history_of_a_group(group: Session) -> None:
     before = len(group.history)
     ran = group.run("\nfloat(step(x).sum())\n\n# done", ranks=range(4))

@@ -10,9 +10,7 @@ import pytest
 
 import jaxnb
 from jaxnb.session import Session
-from jaxnb_fixtures import own_frames
-
-pytestmark = pytest.mark.rotates
+from support.fixtures import own_frames
 
 SPREAD = """
 mesh = jax.make_mesh((jax.device_count(),), ("d",))
@@ -90,6 +88,7 @@ def test_frames_of_the_user_are_whole_and_those_of_libraries_short(
     session.run("sys.path.pop(0)")
 
 
+@pytest.mark.thorough
 def test_no_source_of_a_library_is_parsed(session: Session) -> None:
     """That takes a second of processor time for JAX's, on every process."""
     session.run("jnp.ones((2, 3)) @ jnp.ones((2, 3))", raise_on_error=False)
@@ -101,6 +100,7 @@ def test_no_source_of_a_library_is_parsed(session: Session) -> None:
     assert not [file for file in parsed if "/jax/" in file]
 
 
+@pytest.mark.thorough
 def test_a_chain_of_errors_and_a_recursion(session: Session) -> None:
     code = (
         "def down(n):\n    return n and down(n - 1) or 1 / 0\n"
@@ -114,6 +114,7 @@ def test_a_chain_of_errors_and_a_recursion(session: Session) -> None:
     assert text.index("ZeroDivisionError") < text.index("RuntimeError: outer")
 
 
+@pytest.mark.thorough
 def test_an_error_in_a_library_alone_has_its_frames(session: Session) -> None:
     text = session.run("import json; json.loads('{')", raise_on_error=False).errors[0].traceback
     file = sys.modules["json.decoder"].__file__ if "json.decoder" in sys.modules else "decoder.py"
@@ -145,6 +146,7 @@ def test_nor_is_it_where_jax_shows_what_was_traced(session: Session) -> None:
     assert own_frames(found) == []
 
 
+@pytest.mark.thorough
 def test_who_asks_for_variables_has_all_frames_whole(session: Session) -> None:
     session.run("%xmode Verbose")
     text = session.run("jnp.ones((2, 3)) @ jnp.ones((2, 3))", raise_on_error=False).errors[0]

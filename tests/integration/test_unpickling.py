@@ -11,9 +11,7 @@ import pytest
 from ipyparallel.serialize import serialize_object
 
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable
-
-pytestmark = pytest.mark.rotates
+from support.fixtures import assert_usable
 
 
 class Trap:
@@ -47,6 +45,7 @@ def test_the_notebook_unpickles_no_data_message(session: Session, tmp_path: Path
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_a_process_unpickles_no_request_of_ipyparallels(
     make_session: Callable[..., Session], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from jaxnb.compat.xla import Program, arrays, dtype_name, read_program
 from jaxnb.compiled import collectives
 from jaxnb.model.arrays import MeshInfo
-from jaxnb_programs import GPU_TEXT
+from support.programs import GPU_TEXT
 
 ADD = """
 add {

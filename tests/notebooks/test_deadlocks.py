@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from jaxnb_kernels import CELL_TIMEOUT_SECONDS, notebook_client, read_notebook
-from jaxnb_shown import who_wrote
+from support.kernels import CELL_TIMEOUT_SECONDS, notebook_client, read_notebook
+from support.shown import who_wrote
 
 # The clock is CELL_TIMEOUT_SECONDS; this one would have the first test pay for the whole notebook.
 pytestmark = pytest.mark.timeout(0)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from jaxnb_fixtures import TOKEN, processes_of_tests
-from jaxnb_kernels import CELL_TIMEOUT_SECONDS, notebook_client, read_notebook, write_notebook
-from jaxnb_shown import processes_in, who_wrote
+from support.fixtures import TOKEN, processes_of_tests
+from support.kernels import CELL_TIMEOUT_SECONDS, notebook_client, read_notebook, write_notebook
+from support.shown import processes_in, who_wrote
 
 # The clock is CELL_TIMEOUT_SECONDS; this one would have the first test pay for the whole notebook.
 pytestmark = pytest.mark.timeout(0)

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from nbformat import v4
 
-from jaxnb_fixtures import PATIENT_SECONDS
+from support.fixtures import PATIENT_SECONDS
 
 START = "%load_ext jaxnb\n%spmd_start -n 2 --platform cpu"
 SUM = """%%spmd

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -200,13 +201,55 @@ def test_membership_and_iteration() -> None:
     assert len(reader.wanted) == 1
 
 
-@pytest.mark.parametrize(
-    "copier", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
-)
-def test_copies_are_numpys(copier: Any) -> None:
-    found = copier(gathered(X)[0])
-    assert type(found) is np.ndarray
-    np.testing.assert_array_equal(found, X)
+USES: dict[str, Callable[[Any], Any]] = {
+    "asarray": np.asarray,
+    "with a dtype": lambda x: np.asarray(x, dtype=np.int64),
+    "a method": lambda x: x.mean(axis=0),
+    "T": lambda x: x.T,
+    "reshape": lambda x: x.reshape(-1),
+    "operators": lambda x: 2 * x + x**2 - x / 3 // 1,
+    "matmul": lambda x: x.T @ x,
+    "matmul from the right": lambda x: np.ones((2, 3)) @ x,
+    "comparison": lambda x: x >= 7,
+    "equality": lambda x: x == 7,
+    "negation": lambda x: abs(-x),
+    "a ufunc": np.exp2,
+    "a ufunc's method": lambda x: np.add.reduce(x, axis=1),
+    "ufunc at where": lambda x: np.add(x, 1, where=x > 0, out=np.zeros((3, 4), np.float32)),
+    "concatenate": lambda x: np.concatenate([x, x[:2]]),
+    "stack": lambda x: np.stack([x, x]),
+    "mean": np.mean,
+    "norm": np.linalg.norm,
+    "where": lambda x: np.where(x > 3, x, 0),
+    "einsum": lambda x: np.einsum("ij,ij->j", x, x),
+    "argsort": lambda x: np.argsort(-x.ravel()),
+    "allclose": lambda x: np.allclose(x, X),
+    "sum": sum,
+    "list": lambda x: np.array(list(x)),
+    "reversed": lambda x: np.array(list(reversed(x))),
+    "tolist": lambda x: x.tolist(),
+    "save": lambda x: (np.save(file := io.BytesIO(), x), file.seek(0), np.load(file))[-1],
+    "pickle": lambda x: pickle.loads(pickle.dumps(x)),
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "in": lambda x: (3.0 in x, 99 in x),
+    "unpacking": lambda x: [a + b for a, b, *_ in x],
+    "len": len,
+    "shape": np.shape,
+    "ndim and size": lambda x: (x.ndim, x.size, x.nbytes),
+    "divmod": lambda x: np.array(divmod(x, 4)),
+    "from a list": lambda x: np.array([x, x]),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_numpy_takes_it(use: str) -> None:
+    expected = USES[use](X)
+    found = USES[use](gathered(X)[0])
+    assert type(found) is type(expected)
+    np.testing.assert_array_equal(found, expected)
+    if isinstance(expected, np.ndarray):
+        assert found.dtype == expected.dtype
 
 
 def test_conversion() -> None:

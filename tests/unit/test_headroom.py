@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from jaxnb.launch import host
+from support.memory_group import memory_group
 
 MIB = 1 << 20
 
@@ -116,40 +114,12 @@ def test_the_limit_of_the_address_space_is_one() -> None:
     assert 80 * MIB < int(ended.stdout) <= 100 * MIB
 
 
-@contextmanager
-def real_group(limit: int) -> Iterator[Path]:
-    """Makes a control group with a memory limit, or skips and says why it cannot be made."""
-    name = f"jaxnb-test-{os.getpid()}"
-    one, two = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
-    folder, limit_file = (
-        (one / name, "memory.limit_in_bytes")
-        if (one / "memory.limit_in_bytes").exists()
-        else (two / name, "memory.max")
-    )
-    try:
-        folder.mkdir()
-        (folder / limit_file).write_text(str(limit))
-    except OSError as error:
-        with suppress(OSError):
-            folder.rmdir()
-        pytest.skip(f"a control group with a memory limit cannot be made here: {error}")
-    try:
-        yield folder
-    finally:
-        folder.rmdir()
-
-
 @pytest.mark.may_be_skipped
 def test_a_real_control_group_is_a_limit() -> None:
     limit = 256 * MIB
-    with real_group(limit) as folder:
-        enter = f"echo $$ > {folder}/cgroup.procs"
-        tried = subprocess.run(["sh", "-c", enter], check=False, capture_output=True)
-        if tried.returncode:
-            pytest.skip(f"no process can be put into a control group here: {tried.stderr!r}")
-        ended = subprocess.run(
-            ["sh", "-c", f'{enter} && exec "$0" -c "$1"', sys.executable, ASK],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert ended.returncode == 0, ended.stderr
-    assert limit // 2 < int(ended.stdout) < limit
+    words = [sys.executable, "-c", f"input(); {ASK}"]
+    with memory_group(limit) as put:
+        asker = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        put(asker.pid)
+        out, _ = asker.communicate("\n")
+    assert limit // 2 < int(out) < limit

@@ -20,7 +20,7 @@ pythonpath = tests
 """
 
 LOADER = """
-from jaxnb_run_report import Totals, WorkerReport
+from support.run_report import Totals, WorkerReport
 
 def pytest_configure(config):
     is_worker = hasattr(config, "workerinput")
@@ -97,7 +97,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     folder = tmp_path_factory.mktemp("checkout")
     (folder / "scripts").mkdir()
     (folder / "tests" / "unit").mkdir(parents=True)
-    for name in ("scripts/run_tests.py", "tests/jaxnb_run_report.py"):
+    (folder / "tests" / "support").mkdir()
+    for name in ("scripts/run_tests.py", "tests/support/run_report.py"):
         (folder / name).write_text((ROOT / name).read_text())
     (folder / "pytest.ini").write_text(INI)
     (folder / "tests" / "loader.py").write_text(LOADER)

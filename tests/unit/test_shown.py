@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxnb_shown import who_wrote
+from support.shown import who_wrote
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from jaxnb.magics import looking as magic
 from jaxnb.model.group import DeviceInfo
 from jaxnb.profile import card_stats
 from jaxnb.profile.statistics import DeviceStats
-from jaxnb_fixtures import PATIENT_SECONDS
+from support.fixtures import PATIENT_SECONDS
 
 
 def row(index: int = 0, **fields: Any) -> DeviceStats:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from textwrap import indent
 
-from faults.table.axes import DEVICES, PROCESSES, QUEUED, WAITS_IN_JAX
-from faults.table.rows import Row
+from faults.table.rows import DEVICES, PROCESSES, QUEUED, WAITS_IN_JAX, Row
 
 SETUP = """
 for name in ("odd", "faulty", "Faulty", "a", "b", "factor", "lock", "late", "spin", "swallow"):

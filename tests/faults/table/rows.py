@@ -1,18 +1,95 @@
-"""The rows: what is done, and what the user then sees and types."""
+"""The table of faults: when × how × which process, to what the user is told and has to type.
+
+What spans it, what has no meaning, the rows, and which of them ``make test`` plays.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from itertools import product
 
-from faults.table.axes import (
-    AGREED,
-    DEVICES,
-    PROCESSES,
-    WAITS_IN_PYTHON,
-    WHICH,
-    index_of,
+SHAPE = "JAXNB_TABLE_SHAPE"
+
+PROCESSES, DEVICES = map(int, os.environ.get(SHAPE, "3x1").split("x"))
+"""The group: its processes, and the devices of each."""
+
+QUEUED = 10 if SHAPE in os.environ else 0
+"""In groups of another shape others have dispatched so many before the one that they wait in."""
+
+WHEN = ("starting", "idle", "Python", "collective", "pull", "push", "re-forming")
+
+ENDS = ("raise", "sys.exit", "os._exit", "SIGSEGV", "SIGKILL", "SIGSTOP", "loop")
+"""What one process does, or what is done to it."""
+
+AGREED = (
+    "collective", "device_put", "allgather", "first compile", "sync_global_devices", "barrier",
+)  # fmt: skip
+"""Waits that begin once all processes have come to them."""
+
+WAITS_IN_JAX = (*AGREED, "key")
+WAITS_IN_PYTHON = ("subprocess", "lock", "swallow", "swallow all")
+DEADLOCKS = WAITS_IN_JAX + WAITS_IN_PYTHON
+"""Waits that never end. ``swallow`` is a busy loop in Python that swallows KeyboardInterrupt,
+``swallow all`` one in another that both swallow all exceptions."""
+
+COMPUTATIONS = ("order", "constant", "one more", "one fewer")
+VALUES = ("shape", "some ranks", "scalars", "NumPy arrays", "keys", "replicas")
+MISMATCHES = COMPUTATIONS + VALUES
+"""What the processes do, or have, that is not the same."""
+
+HOW = (
+    *ENDS,
+    *(f"deadlock: {kind}" for kind in DEADLOCKS),
+    *(f"mismatch: {kind}" for kind in MISMATCHES),
 )
+
+WHICH = ("0", "last")
+
+Place = tuple[str, str, str]
+"""When, how, which."""
+
+
+def index_of(which: str) -> int:
+    """Returns the process index."""
+    return {"0": 0, "last": PROCESSES - 1}[which]
+
+
+def _places(when: str, kinds: tuple[str, ...], prefix: str = "") -> list[tuple[str, str]]:
+    return [(when, f"{prefix}{kind}") for kind in kinds]
+
+
+_ONE_WAIT = "a wait for other processes, as `deadlock: collective`"
+_SILENT = "silent to the notebook, as `loop`"
+
+NO_ROW: dict[tuple[str, str], str] = {
+    **dict.fromkeys(_places("starting", DEADLOCKS, "deadlock: "), _SILENT),
+    **dict.fromkeys(_places("starting", MISMATCHES, "mismatch: "), "no code of the user's runs"),
+    **dict.fromkeys(_places("idle", DEADLOCKS, "deadlock: "), "nobody waits for an idle process"),
+    **dict.fromkeys(_places("idle", MISMATCHES, "mismatch: "), "nothing is dispatched"),
+    **dict.fromkeys(
+        _places("Python", MISMATCHES, "mismatch: "), "what differs is dispatched: see `collective`"
+    ),
+    **dict.fromkeys(_places("pull", WAITS_IN_JAX[1:], "deadlock: "), _ONE_WAIT),
+    **dict.fromkeys(
+        _places("pull", COMPUTATIONS, "mismatch: "), "what differs is dispatched: see `collective`"
+    ),
+    **dict.fromkeys(_places("push", WAITS_IN_JAX[1:], "deadlock: "), _ONE_WAIT),
+    **dict.fromkeys(
+        _places("push", MISMATCHES, "mismatch: "), "the notebook gives all processes one value"
+    ),
+    **dict.fromkeys(_places("re-forming", DEADLOCKS, "deadlock: "), _SILENT),
+    **dict.fromkeys(
+        _places("re-forming", COMPUTATIONS, "mismatch: "), "nothing of the user's is dispatched"
+    ),
+}
+"""When and how, to why there is no row for either process."""
+
+
+def all_places() -> set[Place]:
+    """Returns all that there could be a row for."""
+    return set(product(WHEN, HOW, WHICH))
 
 
 @dataclass(frozen=True)
@@ -332,3 +409,41 @@ def has_meaning(row: Row) -> bool:
         return False
     # Where a process has several devices, one Interrupt ends this wait: see test_between_cells.
     return DEVICES == 1 or row.when != "push" or row.kind != "collective"
+
+
+def depends_on_patience(row: Row) -> bool:
+    """Whether the row's process never answers, and how long it is waited for decides."""
+    return row.when in ("starting", "re-forming") and row.how in ("SIGSTOP", "loop")
+
+
+def hangs(row: Row) -> bool:
+    """Whether the row's process has to be interrupted, or ended by force."""
+    return row.how == "SIGSTOP" or row.how.startswith("deadlock")
+
+
+def keys(row: Row) -> Iterator[Hashable]:
+    """Yields what the gate has to show: of rows that hang, one of each kind of wait."""
+    if depends_on_patience(row):
+        return
+    if hangs(row):
+        groups = {"in JAX": WAITS_IN_JAX, "in Python": WAITS_IN_PYTHON[:2]}
+        yield "hangs", next((g for g, kinds in groups.items() if row.kind in kinds), row.kind)
+        return
+    yield "how", row.how
+    yield "which", row.when, row.which
+    for name in row.names:
+        yield "names", name
+
+
+def in_the_gate() -> list[Row]:
+    """Returns the rows that ``make test`` plays: always the same, which have all keys.
+
+    Each time it takes the first row with most of the keys that are still missing.
+    """
+    keys_of = {row: set(keys(row)) for row in ROWS if has_meaning(row)}
+    missing = set().union(*keys_of.values())
+    chosen = []
+    while missing:
+        chosen.append(max(keys_of, key=lambda row: len(keys_of[row] & missing)))
+        missing -= keys_of[chosen[-1]]
+    return chosen

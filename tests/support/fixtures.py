@@ -24,8 +24,6 @@ import jaxnb
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import JaxnbError
 from jaxnb.session import Session
-from jaxnb.session.starting import Starter
-from jaxnb_run_report import GROUPS
 
 TOKEN = "JAXNB_TEST_TOKEN"
 """In the environment of this process, and so of every process that a test starts."""
@@ -44,8 +42,6 @@ END_SECONDS = PATIENT_SECONDS
 """A process of a group may take this long to end after its owner has."""
 
 os.environ[TOKEN] = uuid.uuid4().hex
-
-GROUPS.watch(Starter)
 
 
 class Notices(NoSink):

@@ -10,7 +10,6 @@ every test must run; only tests of kind ``gpu`` may be skipped, and those marked
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import tempfile
@@ -20,10 +19,9 @@ from typing import Any
 
 import pytest
 
-from jaxnb_run_report import Totals, WorkerReport
-from jaxnb_sampling import SEED
+from support.run_report import Totals, WorkerReport
 
-TESTS = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parents[1]
 
 # Cheap kinds first: what they catch need not be waited for. Then what takes long in one piece:
 # as the last, it would have all workers but one wait.
@@ -31,7 +29,7 @@ KINDS = ("unit", "packaging", "browser", "faults", "integration", "notebooks", "
 MAY_BE_SKIPPED = frozenset({"gpu"})
 
 MANY_CASES, CASES_PER_PLAYED = 3, 8
-"""Of the cases of an integration test that has many ``make test`` plays an eighth, one at least."""
+"""Of the cases of an integration test that has many ``make test`` plays each eighth."""
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 NO_CHROMIUM = "no Chromium on PATH (Debian: apt-get install chromium)"
@@ -57,8 +55,6 @@ def kind_of(path: Path, tests: Path = TESTS) -> str | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")
-    # Workers are started after this, and inherit it.
-    os.environ.setdefault(SEED, str(random.SystemRandom().randrange(10**6)))
     # Where pytest runs the tests itself, a SIGINT may be the user's.
     config.pluginmanager.register(WorkerReport(keeps_interrupts=is_worker))
     if not is_worker:
@@ -71,10 +67,6 @@ def pytest_configure(config: pytest.Config) -> None:
     # that the tests start: none of their interrupts would come.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_report_header() -> str:
-    return f"rows of the tables: {SEED}={os.environ[SEED]}"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -93,12 +85,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if kind == "browser" and find_chromium() is None:
             item.add_marker(pytest.mark.skip(reason=NO_CHROMIUM))
     _leave_out_cases([item for item in items if kinds[item.nodeid] == "integration"])
-    _leave_out_tests([item for item in items if item.get_closest_marker("rotates") is not None])
     items.sort(key=lambda item: order[kinds[item.nodeid] or ""])  # stable: files stay together
 
 
 def _leave_out_cases(items: list[pytest.Item]) -> None:
-    """Marks most cases of tests that have many, others each time, by the seed of the run.
+    """Marks most cases of tests that have many.
 
     Nobody waits for one of thirty dtypes; a fault in their common way shows in any of them. Where
     a test itself says which of its cases to leave out, it is left as it is.
@@ -106,31 +97,11 @@ def _leave_out_cases(items: list[pytest.Item]) -> None:
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for test, of_test in cases.items():
-        kept = max(1, len(of_test) // CASES_PER_PLAYED)
+    for of_test in cases.values():
         if len(of_test) >= MANY_CASES and not any(map(_is_left_out, of_test)):
-            left_out = random.Random(f"{os.environ[SEED]} {test}").sample(
-                of_test, len(of_test) - kept
-            )
-            for item in left_out:
-                item.add_marker("thorough")
-
-
-def _leave_out_tests(items: list[pytest.Item]) -> None:
-    """Marks half of the tests that rotate, file by file: others each time, by the seed of the run.
-
-    What costs a group of its own, and is seldom touched, need not be proved for each change.
-    """
-    files: dict[Path, dict[str, list[pytest.Item]]] = {}
-    for item in items:
-        if not _is_left_out(item):
-            test = item.nodeid.partition("[")[0]
-            files.setdefault(item.path, {}).setdefault(test, []).append(item)
-    for path, tests in files.items():
-        chooser = random.Random(f"{os.environ[SEED]} {path.name}")
-        for test in chooser.sample(sorted(tests), len(tests) // 2):
-            for item in tests[test]:
-                item.add_marker("thorough")
+            for number, item in enumerate(of_test):
+                if number % CASES_PER_PLAYED:
+                    item.add_marker("thorough")
 
 
 def _is_left_out(item: pytest.Item) -> bool:
@@ -174,7 +145,7 @@ def _whereabouts(item: pytest.Item) -> list[str]:
     sessions += getattr(given.get("make_session"), "sessions", [])
     if not sessions:
         return []
-    from jaxnb_fixtures import whereabouts  # pytest rewrites its asserts, once it is a plugin
+    from support.fixtures import whereabouts  # pytest rewrites its asserts, once it is a plugin
 
     return [whereabouts(each) for each in dict.fromkeys(sessions) if each.state != "closed"]
 

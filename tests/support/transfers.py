@@ -15,12 +15,12 @@ import numpy as np
 import psutil
 import pytest
 
-from faults.shared import pressing_beside
 from jaxnb.arrays import moving
 from jaxnb.errors import JaxnbError, ProcessDiedError, SessionBrokenError, SessionClosedError
 from jaxnb.session import Session
 from jaxnb.wire import asking, peer_memory
-from jaxnb_fixtures import PATIENT_SECONDS, until
+from support.faults import pressing_beside
+from support.fixtures import PATIENT_SECONDS, until
 
 PROCESSES = 3
 

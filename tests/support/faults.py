@@ -21,7 +21,7 @@ from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session, panel
 from jaxnb.wire import client, messages
 from jaxnb.wire.messages import digest
-from jaxnb_fixtures import CLEAR, PATIENT_SECONDS, LostVariablesError, WrongNumbersError
+from support.fixtures import CLEAR, PATIENT_SECONDS, LostVariablesError, WrongNumbersError
 
 
 def cleared(session: Session) -> Session:

@@ -1,4 +1,4 @@
-"""What a run reports of itself: where the time went, and how late a failed test's machine was.
+"""What a run reports of itself: what became of its tests, and how late a failed test's machine was.
 
 Loaded as a plugin in each worker and in the process that collects their reports.
 """
@@ -9,22 +9,17 @@ import json
 import os
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
-SLOWEST = 20
-
-GROUPS_STARTED, LATE = "groups", "late_s"
-"""Properties of a report."""
+LATE = "late_s"
+"""A property of a report."""
 
 OUTCOME = "JAXNB_OUTCOME"
 """In the environment: the file that gets what became of a run, for ``scripts/run_tests.py``."""
-
-T = TypeVar("T")
 
 
 class InterruptedTest(Exception):
@@ -70,35 +65,12 @@ class Heartbeat:
         self._thread.join()
 
 
-class GroupCount:
-    """Counts the groups that are started in this process; those of kernels are not seen."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def watch(self, starter: type) -> None:
-        """Counts each call of ``start`` and ``restart`` of this class."""
-        for name in ("start", "restart"):
-            setattr(starter, name, self._counted(getattr(starter, name)))
-
-    def _counted(self, method: Callable[..., T]) -> Callable[..., T]:
-        def counted(*args: Any, **kwargs: Any) -> T:
-            self.count += 1
-            return method(*args, **kwargs)
-
-        return counted
-
-
-GROUPS = GroupCount()
-
-
 class WorkerReport:
-    """Adds to each test's reports the groups that it started and, if it failed, the delay."""
+    """Adds to the reports of a test that failed the delay, and has it survive a late interrupt."""
 
     def __init__(self, *, keeps_interrupts: bool) -> None:
         self._heartbeat = Heartbeat()
         self._keeps_interrupts = keeps_interrupts
-        self._seen = 0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self) -> Generator[None]:
@@ -124,8 +96,6 @@ class WorkerReport:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        report.user_properties.append((GROUPS_STARTED, GROUPS.count - self._seen))
-        self._seen = GROUPS.count
         if report.failed:
             report.user_properties.append((LATE, round(self._heartbeat.worst, 2)))
         return report
@@ -135,22 +105,18 @@ class WorkerReport:
 
 
 class Totals:
-    """Sums up all reports and says at the end where the time went."""
+    """Keeps what became of all tests, for ``scripts/run_tests.py``."""
 
     def __init__(self) -> None:
-        self._tests: defaultdict[str, float] = defaultdict(float)
-        self._groups: Counter[str] = Counter()
         self._ended: set[str] = set()
         self._passed: set[str] = set()
         self._failures: dict[str, dict[str, Any]] = {}
         self._collected = 0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._tests[report.nodeid] += report.duration
         if report.when == "teardown":
             self._ended.add(report.nodeid)
         properties: dict[str, Any] = dict(report.user_properties)
-        self._groups[_file(report.nodeid)] += properties.get(GROUPS_STARTED, 0)
         if report.when == "call" and report.passed:
             self._passed.add(report.nodeid)
         if report.failed:  # a worker that has crashed says nothing of how late it was
@@ -184,45 +150,9 @@ class Totals:
             }
             Path(os.environ[OUTCOME]).write_text(json.dumps(outcome))
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if OUTCOME not in os.environ or len(self._tests) < SLOWEST:
-            return
-        for line in self.lines():
-            terminalreporter.write_line(line)
-
-    def lines(self) -> Iterable[str]:
-        """The tables, as lines of text; seconds are those of workers, fixtures included."""
-        files = _summed(self._tests, _file)
-        kinds = _summed(self._tests, lambda nodeid: nodeid.split("/")[1])
-        yield f"slowest {SLOWEST} tests, in seconds of a worker:"
-        yield from _slowest(self._tests)
-        yield f"slowest {SLOWEST} files:"
-        yield from _slowest(files)
-        counts = Counter(nodeid.split("/")[1] for nodeid in self._ended)
-        for kind, seconds in sorted(kinds.items(), key=lambda item: -item[1]):
-            groups = sum(n for file, n in self._groups.items() if file.split("/")[1] == kind)
-            yield f"{seconds:8.1f} {kind}: {counts[kind]} tests, {groups} groups"
-        yield f"groups started: {sum(self._groups.values())} (those in kernels not counted)"
-
 
 def _message(report: pytest.TestReport | pytest.CollectReport) -> str:
     """Returns what was raised, with what it was raised from, in one line."""
     chain = getattr(report.longrepr, "chain", ())
     messages = [str(crash.message) for _, crash, _ in chain if crash is not None]
     return " ".join(" | ".join(messages or [str(report.longrepr)]).split())
-
-
-def _file(nodeid: str) -> str:
-    return nodeid.partition("::")[0]
-
-
-def _summed(seconds: dict[str, float], key: Callable[[str], str]) -> dict[str, float]:
-    sums: defaultdict[str, float] = defaultdict(float)
-    for nodeid, each in seconds.items():
-        sums[key(nodeid)] += each
-    return sums
-
-
-def _slowest(seconds: dict[str, float]) -> Iterable[str]:
-    for name, each in sorted(seconds.items(), key=lambda item: -item[1])[:SLOWEST]:
-        yield f"{each:8.1f} {name}"

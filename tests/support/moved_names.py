@@ -16,8 +16,8 @@ CUSTOMIZE = """
 import sys
 if "forkserver" in " ".join(sys.orig_argv):
     sys.path.insert(0, {tests!r})
-    import jaxnb_moved_names
-    jaxnb_moved_names.change({case!r})
+    import moved_names
+    moved_names.change({case!r})
 """
 """A ``sitecustomize`` that changes JAX before jaxnb's processes import it."""
 

@@ -15,8 +15,9 @@ ALL = [0, 1, 2, 3]
 MESH = """
 from jax.sharding import AxisType, Mesh, SingleDeviceSharding
 
-def mesh_of(kind="Auto", shape=(4, 2), names=("data", "model")):
-    return jax.make_mesh(shape, names, axis_types=(getattr(AxisType, kind),) * len(shape))
+def mesh_of(kind="Auto", shape=(4, 2), names=("data", "model"), devices=None):
+    return jax.make_mesh(shape, names, axis_types=(getattr(AxisType, kind),) * len(shape),
+                         devices=devices)
 
 mesh = mesh_of()
 
