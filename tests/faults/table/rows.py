@@ -235,7 +235,9 @@ def parted() -> Iterator[Row]:
         ("one fewer", stopped, "process {which}: had finished"),
     ):
         yield from both("collective", f"mismatch: {kind}", "CellError", *told)
-    yield from both("collective", "mismatch: replicas", "", "Replicas differ", "process {which}", "≠")
+    yield from both(
+        "collective", "mismatch: replicas", "", "Replicas differ", "process {which}", "≠"
+    )
 
 
 def pull() -> Iterator[Row]:
