@@ -58,9 +58,9 @@ def replicas_text(name: str, array: ArrayInfo) -> str:
         return ""
     return (
         f"The replicas of `{name}` differ in {plural(len(parts), 'part')}, the first "
-        f"{index_label(parts[0].index)}: {parts[0].holders_label}. JAX takes them to be equal and never "
-        "checks. The pull has the first replica of each; `.shards[i].data` is what one device "
-        "has."
+        f"{index_label(parts[0].index)}: {parts[0].holders_label}. JAX takes them to be "
+        "equal and never checks. The pull has the first replica of each; `.shards[i].data` is what "
+        "one device has."
     )
 
 
