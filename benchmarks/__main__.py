@@ -9,8 +9,6 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from types import FrameType
-from typing import NoReturn
 
 from benchmarks import agreeing, arrays, cells, lifecycle
 from benchmarks.measure import ROOT, Row, machine_facts, say, table, write_json
@@ -19,11 +17,6 @@ BENCHMARKS = {"lifecycle": lifecycle, "cells": cells, "arrays": arrays, "agreein
 NAMES = tuple(name for benchmark in BENCHMARKS.values() for name in benchmark.NAMES)
 SIDES = ("recipe", "jaxnb")
 RESULTS = ROOT / "benchmarks" / "results" / "bench.json"
-
-
-def _terminated(signum: int, frame: FrameType | None) -> NoReturn:
-    """Unwind as Ctrl-C does, so that everything that was started is ended."""
-    raise SystemExit(128 + signum)
 
 
 def main() -> int:
@@ -36,7 +29,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(known):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    signal.signal(signal.SIGTERM, _terminated)
+    # Unwinds as Ctrl-C does, so that everything that was started is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sides = [arguments.side] if arguments.side else list(SIDES)
     rows: list[Row] = []
     facts = machine_facts() | {"quick": arguments.quick}

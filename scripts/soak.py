@@ -25,8 +25,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -453,11 +452,6 @@ def work_through(soak: Soak, minutes: float, done: Counter[str]) -> None:
             say(f"  {(told - began) / 60:.0f} min: {done.total()} works, {soak.cells} cells")
 
 
-def _terminated(signum: int, frame: FrameType | None) -> NoReturn:
-    """Unwinds as Ctrl-C does, so that the group is stopped."""
-    raise SystemExit(128 + signum)
-
-
 def main() -> int:
     """Soaks; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -471,7 +465,8 @@ def main() -> int:
         from lockstep_rate import measure
 
         return measure(arguments.lockstep)
-    signal.signal(signal.SIGTERM, _terminated)
+    # Unwinds as Ctrl-C does, so that the group is stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     warnings.simplefilter("error", UserWarning)
     seed = arguments.seed if arguments.seed is not None else random.randrange(10**6)
     chance = random.Random(seed)

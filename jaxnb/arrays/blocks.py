@@ -73,6 +73,11 @@ class Block:
         )
 
 
+def index_label(index: Index) -> str:
+    """Returns ``"[0:4, 0:2]"``."""
+    return f"[{', '.join(f'{start}:{stop}' for start, stop in index)}]"
+
+
 def blocks(shards: Iterable[ShardInfo]) -> tuple[Block, ...]:
     """Groups shards that cover the same part of the array, in row-major order of the parts."""
     holders: dict[Index, list[ShardInfo]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from jaxnb.arrays.blocks import blocks, bytes_per_device, differing, total_bytes
+from jaxnb.arrays.blocks import blocks, bytes_per_device, differing, index_label, total_bytes
 from jaxnb.arrays.draw_array import array_grids
 from jaxnb.arrays.draw_text import mesh_grids, preview_text, sizes_block
 from jaxnb.arrays.specs import replicas_label, replicating_axes
@@ -177,8 +177,7 @@ def replicas_differ_card(array: ArrayInfo) -> Card:
     """
     rows, where = [], "`spmd.last_result.per_process[i].value` holds each process's own."
     for part in differing(array):
-        extent = ", ".join(f"{start}:{stop}" for start, stop in part.index)
-        rows.append([f"[{extent}]", part.holders_label])
+        rows.append([index_label(part.index), part.holders_label])
         if part.is_uneven:
             where = "Pull it by a name: the pull's `.shards[i].data` is what one device holds."
     title = f"Replicas differ in {plural(len(rows), 'part')} of {array_type(array)}."

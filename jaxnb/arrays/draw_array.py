@@ -9,7 +9,7 @@ from itertools import islice, product
 from math import prod
 
 from jaxnb.arrays.blocks import Block as Part
-from jaxnb.arrays.blocks import Index, Interval, blocks, boundaries, elements_bytes
+from jaxnb.arrays.blocks import Index, Interval, blocks, boundaries, elements_bytes, index_label
 from jaxnb.arrays.specs import dimension_label
 from jaxnb.display.blocks import Beside, Block, Box, Grid, Note
 from jaxnb.display.text import WIDTH
@@ -209,11 +209,6 @@ class Picture:
 def interval_label(interval: Place) -> str:
     """Returns ``"0:4"``; ``"…"`` for None."""
     return "…" if interval is None else f"{interval[0]}:{interval[1]}"
-
-
-def index_label(index: Index) -> str:
-    """Returns ``"[0:4, 0:2]"``."""
-    return f"[{', '.join(map(interval_label, index))}]"
 
 
 def picture(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from jaxnb.arrays.blocks import Index, differing
+from jaxnb.arrays.blocks import Index, differing, index_label
 from jaxnb.arrays.gathered import ArrayKey, Wanted
 from jaxnb.arrays.paths import Path
 from jaxnb.errors import ArrayGoneError, JaxnbError, NotEnoughMemoryError, UsageError
@@ -56,12 +56,11 @@ def replicas_text(name: str, array: ArrayInfo) -> str:
     parts = differing(array)
     if not parts:
         return ""
-    where = ", ".join(f"{start}:{stop}" for start, stop in parts[0].index)
     return (
-        f"The replicas of `{name}` differ in {plural(len(parts), 'part')}, the first [{where}]: "
-        f"{parts[0].holders_label}. JAX takes them to be equal and never "
-        "checks. The pull has the first replica of each; `.shards[i].data` is what one device "
-        "has."
+        f"The replicas of `{name}` differ in {plural(len(parts), 'part')}, the first "
+        f"{index_label(parts[0].index)}: {parts[0].holders_label}. JAX takes them to be "
+        "equal and never checks. The pull has the first replica of each; `.shards[i].data` is what "
+        "one device has."
     )
 
 
@@ -97,7 +96,6 @@ def lost_text(
         missing = in_cells.get(index, "has died")
         asked = "was not asked" if key.by_ranks else "has another value"
         reasons.setdefault(asked if index in able else missing, []).append(index)
-    where = ", ".join(f"{start}:{stop}" for start, stop in lost[0])
     first = "" if len(lost) == 1 else "the first "
     advice = "Slices of the other parts can still be pulled. "
     if key.by_ranks:
@@ -109,8 +107,8 @@ def lost_text(
     else:
         advice += "`%spmd_status` shows the processes."
     return (
-        f"{plural(len(lost), 'part')} of {_of(key)}, {first}[{where}], cannot be pulled: "
-        f"{_by_process(reasons)}. Nothing was moved. {advice}"
+        f"{plural(len(lost), 'part')} of {_of(key)}, {first}{index_label(lost[0])}, cannot be "
+        f"pulled: {_by_process(reasons)}. Nothing was moved. {advice}"
     )
 
 

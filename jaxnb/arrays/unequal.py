@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxnb.arrays.blocks import index_label
 from jaxnb.labels import format_count, plural, processes_label, ranks_label
 from jaxnb.lockstep.provenance import OF_PARTS
 from jaxnb.model.dispatches import DigestedArray, Index, ReplicaTrail, UnequalInput
@@ -93,8 +94,7 @@ def describe(found: Sequence[UnequalInput], cell: int) -> str:
     groups = [_holders(first, group) for group in first.groups[:MOST_GROUPS]]
     others = len(first.groups) - len(groups)
     who = " ≠ ".join([*groups, *([f"{format_count(others)} more"] if others else [])])
-    part = ", ".join(f"{start}:{stop}" for start, stop in first.index)
-    where = f" in [{part}]" if part else ""
+    where = f" in {index_label(first.index)}" if first.index else ""
     is_result = array.role == "result"
     given = {
         "argument": f", which {array.computation} was given{line}, is replicated, and its bytes",
