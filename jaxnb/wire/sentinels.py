@@ -90,7 +90,7 @@ class Sentinels:
         with contextlib.ExitStack() as sockets:
             for index in processes:
                 address = self._addresses[index]
-                socket = sockets.enter_context(zmq.Context.instance().socket(zmq.DEALER))
+                socket: Any = sockets.enter_context(zmq.Context.instance().socket(zmq.DEALER))
                 socket.linger = 0
                 socket.connect(address.url)
                 poller.register(socket, zmq.POLLIN)
@@ -120,9 +120,7 @@ class Sentinels:
         """
         found = self.ask_all(processes, WHERE, seconds=seconds)
         return {
-            i: Whereabouts(i, (), "", 0.0, None, fault=each.error)
-            if isinstance(each, SentinelFault)
-            else each
+            i: Whereabouts(i, (), fault=each.error) if isinstance(each, SentinelFault) else each
             for i, each in found.items()
         }
 
