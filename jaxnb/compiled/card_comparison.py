@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxnb.compiled import comparison
+from jaxnb.compiled import ranking
 from jaxnb.display.blocks import Cell, Column, Either, Facts, Note, Row, Table
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import joined, middle, wrapped
@@ -110,7 +110,7 @@ def _table(report: ComparisonReport, *, with_meshes: bool) -> Table:
         Column(),
         Column("collectives of one call", only="html"),
     ]
-    best = {column: comparison.marked(report.variants, column) for column in _TITLES}
+    best = {column: ranking.marked(report.variants, column) for column in _TITLES}
     rows: list[Row] = []
     for place, variant in enumerate(report.variants):
         none = "none" if variant.report and not variant.failure else "–"
@@ -125,7 +125,7 @@ def _table(report: ComparisonReport, *, with_meshes: bool) -> Table:
 
 
 def _cell(variant: Variant, column: Measure, is_best: bool) -> Cell:
-    number = comparison.number(variant, column)
+    number = ranking.number(variant, column)
     if number is None:
         return Cell("–")
     if column not in ("bytes", "memory"):

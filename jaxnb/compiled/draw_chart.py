@@ -12,7 +12,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 
-from jaxnb.compiled import collectives, comparison
+from jaxnb.compiled import collectives, ranking
 from jaxnb.compiled.card_comparison import format_time
 from jaxnb.display.blocks import Shown
 from jaxnb.display.card import card_of
@@ -59,7 +59,7 @@ def chart(report: ComparisonReport) -> Chart:
     The best of each is marked with a star.
     """
     columns: list[Column] = [
-        c for c in _TITLES if any(comparison.number(v, c) is not None for v in report.variants)
+        c for c in _TITLES if any(ranking.number(v, c) is not None for v in report.variants)
     ]
     columns = columns or ["bytes"]
     names: tuple[Any, ...] = ("text.color", "axes.edgecolor", "xtick.color", "ytick.color")
@@ -117,7 +117,7 @@ def _stacks(variants: Sequence[Variant], column: Column) -> dict[str, list[float
                 "temporary": memory.temporary_bytes,
             })  # fmt: skip
         else:
-            parts.append({"": comparison.number(variant, column) or 0.0})
+            parts.append({"": ranking.number(variant, column) or 0.0})
     labels = dict.fromkeys(label for part in parts for label in part if label) or {"": None}
     return {label: [part.get(label, 0.0) for part in parts] for label in labels}
 
@@ -130,7 +130,7 @@ def _spread(ax: Any, variants: Sequence[Variant]) -> None:
 
 
 def _values(ax: Any, variants: Sequence[Variant], column: Column) -> None:
-    numbers = [comparison.number(variant, column) for variant in variants]
+    numbers = [ranking.number(variant, column) for variant in variants]
     ends = [number or 0.0 for number in numbers]
     if column == "time":
         ends = [v.timing.high if v.timing else 0.0 for v in variants]
@@ -142,7 +142,7 @@ def _values(ax: Any, variants: Sequence[Variant], column: Column) -> None:
     # Sizes are in binary units, so their ticks are at powers of two.
     step = 2.0 ** math.ceil(math.log2(room / 4)) if is_size else None
     ax.xaxis.set_major_locator(MultipleLocator(step) if step else MaxNLocator(3))
-    best = comparison.marked(variants, column)
+    best = ranking.marked(variants, column)
     for place, (number, end, is_best) in enumerate(zip(numbers, ends, best, strict=True)):
         text = "–" if number is None else show(number)
         ax.text(end + 0.02 * room, place, f"{text} ★" if is_best else text,

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
 from jaxnb.arrays.process_describe import mesh_and_spec
-from jaxnb.compiled import collectives, comparison, process_variants
+from jaxnb.compiled import collectives, process_variants, ranking
 from jaxnb.compiled.process_compiled import described, equations, report_of
 from jaxnb.compiled.process_variants import Given
 from jaxnb.errors import JaxnbError, UsageError
@@ -354,7 +354,7 @@ def _warnings(call: Given, made: _Made, mesh: Mesh) -> tuple[OutputWarning, ...]
         last = jax.tree_util.keystr(path[-1:])
         text = "output" + jax.tree_util.keystr(path)
         found.append(process_variants.layout(text, last, aval, sharding))
-    return comparison.warnings_of(arguments, found, dict(mesh.shape))
+    return ranking.warnings_of(arguments, found, dict(mesh.shape))
 
 
 def _together(made: _Made, *, will_run: bool) -> Variant:

@@ -89,6 +89,11 @@ class Session(Transfers):
         """The cells that have run without an error, in order; those that a restart replays."""
         return self._records.replayable.cells
 
+    @property
+    def results(self) -> Mapping[int, CellResult]:
+        """The last cells, four at most, that wrote more than is shown, by their numbers."""
+        return self._work.long_results
+
     def __repr__(self) -> str:
         what = f"{self.num_processes} {self._life.placement.platform} processes"
         return f"<jaxnb.Session: {what}, {self.state}>"

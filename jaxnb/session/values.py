@@ -16,7 +16,6 @@ from jaxnb.arrays.pulling import Puller
 from jaxnb.arrays.pushing import Pusher
 from jaxnb.arrays.refusals import missing_error
 from jaxnb.assist.helper import Assist
-from jaxnb.cells.result import CellResult
 from jaxnb.compiled.collectives import Collectives
 from jaxnb.compiled.compiling import compile_on
 from jaxnb.compiled.planning import EarlierCells, plan
@@ -280,22 +279,7 @@ class Transfers:
             NotEnoughMemoryError: It is larger than the memory that is free.
             ProcessDiedError: A process died meanwhile.
         """
-        if not values:
-            raise UsageError("Nothing to push. Type e.g. `spmd.push(x=array, spec=('data',))`.")
-        for name in values:
-            _require_text(name)
-            _require_variable(name)
-        if mesh is not None and not isinstance(mesh, str):
-            raise UsageError(
-                f"mesh is the NAME of a mesh on the processes, e.g. mesh='mesh', not a "
-                f"{type(mesh).__name__}. Nothing was moved. To push a variable of that name, type "
-                "`spmd['mesh'] = ...`."
-            )
-        if ranks is not None and (spec is not None or mesh is not None):
-            raise UsageError(
-                "A global array is made by all processes of its mesh: leave out `ranks`, or "
-                "`spec` and `mesh`. Nothing was moved."
-            )
+        _require_pushable(values, spec, mesh, ranks)
         indices = process_indices(ranks, self.num_processes)
         self._pusher.push(values, spec, mesh, indices)
 
@@ -410,11 +394,6 @@ class Transfers:
         with self._reach.channel() as channel:
             return Saver(channel, self.group).load(os.fspath(folder), _names(names))
 
-    @property
-    def results(self) -> Mapping[int, CellResult]:
-        """The last cells, four at most, that wrote more than is shown, by their numbers."""
-        return self._work.long_results
-
     def show_waits_by(self, show: Callable[[str], None]) -> None:
         """Has a function show who is waited for outside of cells.
 
@@ -451,6 +430,27 @@ def _names(names: Iterable[str]) -> tuple[str, ...]:
 def _first_given(**settings: Any) -> str:
     """Returns the first setting that is not None; empty if all are."""
     return next((name for name, value in settings.items() if value is not None), "")
+
+
+def _require_pushable(
+    values: Mapping[str, Any], spec: Any, mesh: Any, ranks: Iterable[int] | None
+) -> None:
+    if not values:
+        raise UsageError("Nothing to push. Type e.g. `spmd.push(x=array, spec=('data',))`.")
+    for name in values:
+        _require_text(name)
+        _require_variable(name)
+    if mesh is not None and not isinstance(mesh, str):
+        raise UsageError(
+            f"mesh is the NAME of a mesh on the processes, e.g. mesh='mesh', not a "
+            f"{type(mesh).__name__}. Nothing was moved. To push a variable of that name, type "
+            "`spmd['mesh'] = ...`."
+        )
+    if ranks is not None and (spec is not None or mesh is not None):
+        raise UsageError(
+            "A global array is made by all processes of its mesh: leave out `ranks`, or "
+            "`spec` and `mesh`. Nothing was moved."
+        )
 
 
 def _require_variable(name: str) -> None:

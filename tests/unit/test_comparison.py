@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 import jaxnb
-from jaxnb.compiled import comparing, comparison
+from jaxnb.compiled import comparing, ranking
 from jaxnb.compiled.card_comparison import comparison_card
-from jaxnb.compiled.comparison import LARGE_BYTES, Comparison, spec_text, warnings_of
+from jaxnb.compiled.comparison import Comparison
+from jaxnb.compiled.ranking import LARGE_BYTES, spec_text, warnings_of
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.magics.compiling import CompareParser, _variants
 from jaxnb.model.arrays import MeshInfo
@@ -68,20 +69,20 @@ def test_the_least_of_each_column_is_best() -> None:
     found = Comparison(THREE)
     assert found.best("bytes") is found.best("memory") is found["tensor"]
     assert found.best("time") is found["fsdp"]
-    assert comparison.marked(THREE.variants, "bytes") == [False, True, False]
-    assert comparison.marked(THREE.variants, "compile") == [False, False, False]  # all alike
+    assert ranking.marked(THREE.variants, "bytes") == [False, True, False]
+    assert ranking.marked(THREE.variants, "compile") == [False, False, False]  # all alike
 
 
 def test_times_that_cannot_be_told_apart_are_all_marked() -> None:
     slow = variant("slow", 1, 0.009)
     near = variant("near", 1, 0.0021)
-    assert comparison.marked([slow, FSDP, near], "time") == [False, True, True]
+    assert ranking.marked([slow, FSDP, near], "time") == [False, True, True]
     wide = replace(FSDP, timing=Timing(0.002, 0.002, 0.009, 5, 0.1))
-    assert comparison.marked([slow, wide], "time") == [False, False]
+    assert ranking.marked([slow, wide], "time") == [False, False]
 
 
 def test_one_alone_is_not_the_best() -> None:
-    assert comparison.marked([FSDP, BROKEN], "bytes") == [False, False]
+    assert ranking.marked([FSDP, BROKEN], "bytes") == [False, False]
 
 
 def test_columns_and_variants_that_there_are_not() -> None:

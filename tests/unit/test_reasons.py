@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxnb.lockstep.messages import Asking, Lane, Word
-from jaxnb.session.reasons import awaited, main_reason, silent_reason, threads_reason
+from jaxnb.session.reasons import awaited, silent_reason, threads_reason
 
 
 def asking(
@@ -24,12 +24,6 @@ def test_who_is_awaited_may_wait_itself() -> None:
     assert awaited([3], chain) == set()
     assert awaited([0, 2, 3], [asking(i) for i in (0, 2, 3)]) == {1}
     assert awaited([0], [asking(0, "other")]) == set()
-
-
-def test_main_threads_wait_for_one_that_does_not_ask() -> None:
-    text = main_reason([asking(i) for i in (0, 2, 3)]).text
-    assert text.startswith("Processes 0,2-3 wait for process 1, which has had every")
-    assert main_reason([]).text.startswith("No process waits for another's request")
 
 
 def test_threads_differ() -> None:
