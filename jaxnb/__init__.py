@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from jaxnb.arrays.gathered import GatheredArray
     from jaxnb.arrays.lost import PerProcess
-    from jaxnb.compiled.collectives import Collectives
     from jaxnb.compiled.comparison import Comparison
+    from jaxnb.compiled.compiling import Collectives
     from jaxnb.errors import CellError, JaxnbError
     from jaxnb.model.dispatches import CheckMode
     from jaxnb.session import Session
@@ -38,7 +38,7 @@ __all__ = [
 
 _HOMES = {
     "CellError": "jaxnb.errors",
-    "Collectives": "jaxnb.compiled.collectives",
+    "Collectives": "jaxnb.compiled.compiling",
     "Comparison": "jaxnb.compiled.comparison",
     "GatheredArray": "jaxnb.arrays.gathered",
     "JaxnbError": "jaxnb.errors",

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from jaxnb.compiled.collectives import Collectives
-from jaxnb.compiled.compiling import not_compiled
+from jaxnb.compiled.compiling import Collectives, not_compiled
 from jaxnb.compiled.parse_call import EXAMPLE, require_call
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.labels import one_line

@@ -16,8 +16,7 @@ from jaxnb.arrays.pulling import Puller
 from jaxnb.arrays.pushing import Pusher
 from jaxnb.arrays.refusals import missing_error
 from jaxnb.assist.helper import Assist
-from jaxnb.compiled.collectives import Collectives
-from jaxnb.compiled.compiling import compile_on
+from jaxnb.compiled.compiling import Collectives, compile_on
 from jaxnb.compiled.planning import EarlierCells, plan
 from jaxnb.errors import UsageError
 from jaxnb.lockstep.provenance import apart_text

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import jaxnb
-from jaxnb.compiled.collectives import Collectives
+from jaxnb.compiled.compiling import Collectives
 from jaxnb.errors import JaxnbError, NotCompiledError, UsageError
 from jaxnb.model.compiled import Collective
 from jaxnb.session import Session
