@@ -239,7 +239,7 @@ def test_what_cannot_be_pushed(nb: Notebook) -> None:
     for line, message in {
         "": "Nothing to push. Type e.g. `%spmd_push x`.",
         "wieghts": "no variable `wieghts`. Did you mean 'weights'? Nothing was moved.",
-        "weights --spec P('y')": "not an axis of the mesh. The mesh has: 'x' (size 4). Nothing",
+        "weights --spec P('y')": "is not found in mesh: ('x',). Nothing was moved.",
         "weights --spec weights": "axis names in quotes",
         "weights --mesh msh": "Did you mean 'mesh'?",
         "weights --spec": "expected one argument",
