@@ -71,12 +71,14 @@ def find(path: Path, namespace: Mapping[str, Any]) -> tuple[Any, int]:
 
 def _require_slices(path: Path, start: int) -> None:
     """Refuses what is no slice of an array."""
-    if not all(step.slices for step in path.steps[start:]):
-        raise NotFoundError(
-            f"would have to compute `{path.text}`; of an array only integers, slices and `...` can "
-            f"be pulled. What `spmd.pull({path.texts[start]!r})` returns has its shape, dtype, "
-            f"sharding and shards; type `spmd.run({path.text!r}).value` for anything else"
-        )
+    for i, step in enumerate(path.steps[start:], start):
+        if not step.slices:
+            raise NotFoundError(
+                f"would have to compute `{path.text}`; of an array only integers, slices and `...` "
+                f"can be pulled. What `spmd.pull({path.texts[i]!r})` returns has its shape, dtype, "
+                f"sharding and shards; for anything else type `%spmd {path.text}`, or "
+                f"`spmd.run({path.text!r}).value`"
+            )
 
 
 def _follow(value: Any, step: Step) -> Any:

@@ -75,7 +75,7 @@ def test_pull_push_layout(lab_page: OpenLab, theme: str) -> None:
     assert " [6., 7.]]" in back.text
     assert "pulled after cell [" in again.text
     assert "pulled after cell [" not in whole.text
-    expect(refused.error).to_contain_text("not an axis of the mesh")
+    expect(refused.error).to_contain_text("is not found in mesh")
     assert "Traceback" not in refused.text
     assert several.lines[0].startswith("2 values · 32 B · pulled · ")
     assert "process_index: differs by process" in several.lines

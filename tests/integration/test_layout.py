@@ -212,7 +212,7 @@ def test_what_some_have_not_is_shown_by_what_can_be_typed(session: Session) -> N
     session.run("whole = jnp.ones(3)")
     with pytest.raises(UsageError, match=r"have? no `some`.*type `%spmd --ranks 1-2 some`"):
         session.layout("some")
-    with pytest.raises(UsageError, match=r"Type `%spmd whole\.T` to see what is computed"):
+    with pytest.raises(UsageError, match=r"for anything else type `%spmd whole\.T`"):
         session.layout("whole.T")
 
 

@@ -223,7 +223,8 @@ def test_what_cannot_be_pushed(nb: Notebook) -> None:
     nb.good("weights = np.zeros((4, 2))")
     for line, message in {
         "wieghts": "no variable `wieghts`. Did you mean 'weights'? Nothing was moved.",
-        "weights --spec P('y')": "not an axis of the mesh. The mesh has: 'x' (size 4). Nothing",
+        "weights --spec P('y')": "is not found in mesh: ('x',). Nothing was moved.",
+        "weights --spec weights": "axis names in quotes",
         "weights --mesh msh": "Did you mean 'mesh'?",
         "np": "cannot be pickled",
     }.items():
