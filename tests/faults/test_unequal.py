@@ -63,7 +63,7 @@ def played() -> Iterator[Any]:
             seen.add(key)
 
 
-@pytest.mark.parametrize("row", played())
+@pytest.mark.parametrize("row", list(played()))
 def test_what_is_unequal_is_told(group: Session, row: Row) -> None:
     said, _ = run(group, row.twin, nans=row.nans)
     assert said == ""
