@@ -86,6 +86,7 @@ def ask_scratch(request: PlanRequest) -> PlanReply:
                 answer = _answer_of(process, pickle.dumps(request))
             finally:
                 process.kill()  # it has answered, or nobody waits for it
+                process.wait()
         if not answer:
             raise JaxnbError(
                 f"The scratch process for {request.num_devices} devices (pid {process.pid}) "
