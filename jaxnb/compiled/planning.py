@@ -15,6 +15,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO
 
@@ -65,17 +66,19 @@ LOOK_SECONDS = 0.2
 def ask_scratch(request: PlanRequest) -> PlanReply:
     """Starts a scratch process, asks it, and ends it.
 
-    It has pipes to this process and no sockets. However long it takes, it can be interrupted;
-    it ends with this process too, in whatever way that ends.
+    It reads a file, and has a pipe to this process and no sockets. However long it takes, it can
+    be interrupted; it ends with this process too, in whatever way that ends.
 
     Raises:
         KeyboardInterrupt: It was interrupted; the process is gone.
         JaxnbError: It ended without an answer.
     """
-    with tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as log:
+        pickle.dump(request, asked)
+        asked.seek(0)
         process = subprocess.Popen(
             command_line("jaxnb.compiled.process_planned", str(os.getpid())),
-            stdin=subprocess.PIPE,
+            stdin=asked,
             stdout=subprocess.PIPE,
             stderr=log,
             # Jupyter interrupts the kernel's whole process group.
@@ -83,7 +86,7 @@ def ask_scratch(request: PlanRequest) -> PlanReply:
         )
         with process:
             try:
-                answer = _answer_of(process, pickle.dumps(request))
+                answer = _answer_of(process)
             finally:
                 process.kill()  # it has answered, or nobody waits for it
                 process.wait()
@@ -97,17 +100,15 @@ def ask_scratch(request: PlanRequest) -> PlanReply:
     return reply
 
 
-def _answer_of(process: subprocess.Popen[bytes], asked: bytes | None) -> bytes:
-    """Sends what is asked, and reads to the end.
+def _answer_of(process: subprocess.Popen[bytes]) -> bytes:
+    """Reads to the end.
 
     Not in one blocking call: where a signal reaches another thread than the main one it would
     not end that, and Python handles signals between its own instructions only.
     """
     while True:
-        try:
-            return process.communicate(asked, LOOK_SECONDS)[0]
-        except subprocess.TimeoutExpired:
-            asked = None  # it is sent in the next call, as far as it was not
+        with suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=LOOK_SECONDS)[0]
 
 
 def _last_lines(log: IO[bytes]) -> str:

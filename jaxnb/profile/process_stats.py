@@ -103,7 +103,7 @@ def live_buffers() -> Buffers:
     shards: dict[Any, Shards] = {}
     for array in jax.live_arrays():
         try:
-            _, devices, nbytes = _shards_of(array, shards)
+            devices, nbytes = _shards_of(array, shards)
             if len(devices) == 1:
                 sizes.add((devices[0], nbytes))
                 _put(found, (devices[0], _address(array, array)), nbytes, array)
@@ -142,19 +142,18 @@ def largest_of(buffers: Buffers, device: int, count: int) -> list[tuple[int, lis
     return [each for each in top if each[0] > least] + alike[:MOST_ALIKE]
 
 
-Shards = tuple[Any, tuple[int, ...], int]
-"""A sharding, the devices of this process that hold a part of an array, and a part's bytes."""
+Shards = tuple[tuple[int, ...], int]
+"""The devices of this process that hold a part of an array, and a part's bytes."""
 
 
 def _shards_of(array: Any, known: dict[Any, Shards]) -> Shards:
-    sharding, shape, dtype = array.sharding, array.shape, array.dtype
-    key = (id(sharding), shape, dtype)
-    if key not in known:
+    key = sharding, shape, dtype = array.sharding, array.shape, array.dtype
+    found = known.get(key)
+    if found is None:
         devices = tuple(device.id for device in sharding.addressable_devices)
         bits = dtype_facts(dtype).itemsize_bits
-        # The sharding is kept, so that its id stays its own.
-        known[key] = sharding, devices, -(-math.prod(sharding.shard_shape(shape)) * bits // 8)
-    return known[key]
+        found = known[key] = devices, -(-math.prod(sharding.shard_shape(shape)) * bits // 8)
+    return found
 
 
 MOST_OBJECTS = 100_000
