@@ -90,7 +90,7 @@ class Sentinels:
         with contextlib.ExitStack() as sockets:
             for index in processes:
                 address = self._addresses[index]
-                socket = sockets.enter_context(zmq.Context.instance().socket(zmq.DEALER))
+                socket: Any = sockets.enter_context(zmq.Context.instance().socket(zmq.DEALER))
                 socket.linger = 0
                 socket.connect(address.url)
                 poller.register(socket, zmq.POLLIN)
