@@ -122,7 +122,7 @@ class Cells:
             self._life.lifecycle.note_computed()
 
     def _may_repeat(self, ran: Ran, interrupted: threading.Event) -> bool:
-        failed = ran.collected.errors or ran.running.sink_error or ran.findings.parted
+        failed = ran.collected.errors or ran.running.sink_error
         was_cut = ran.was_cut or interrupted.is_set() or bool(self._life.deaths)
         return not (was_cut or failed) and self._life.lifecycle.state == "ready"
 

@@ -109,8 +109,8 @@ def test_two_requests_change_memory_from_before_the_first_to_after_the_second() 
 
 
 def test_what_is_kept_of_a_cell() -> None:
-    trails = [{0: (Trail((0, 2), 3, 1), Trail((0, 1, 2, 3), 2, 1)), 2: (Trail((0, 2), 3, 1),)},
-              {0: (Trail((0, 2), 10, 1),), 2: ()}]  # fmt: skip
+    trails = [{0: (Trail((0, 2), 3), Trail((0, 1, 2, 3), 2)), 2: (Trail((0, 2), 3),)},
+              {0: (Trail((0, 2), 10),), 2: ()}]  # fmt: skip
     kept = record_of(
         result(),
         began=datetime(2026, 1, 31, 12, tzinfo=UTC),
