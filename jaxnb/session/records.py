@@ -20,7 +20,7 @@ from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import OutputSink, ScriptNotices
 from jaxnb.errors import NanWarning, PitfallWarning, UsageError
 from jaxnb.labels import one_line, plural
-from jaxnb.lockstep.settings import KnownSettings
+from jaxnb.lockstep.settings import KnownSettings, as_pitfalls
 from jaxnb.model.cells import CellOutcome, CellRecord, CellRequest, code_seconds
 from jaxnb.model.dispatches import Cause, Trail
 from jaxnb.model.insight import Pitfall
@@ -294,7 +294,7 @@ class Records:
         Among them are settings that differ, also where no other pitfall is looked for.
         """
         is_checked = ran[-1].collected.request.check != "off"
-        settings = self._settings.pitfalls() if is_checked else ()
+        settings = as_pitfalls(self._settings.differences()) if is_checked else ()
         generation = self._life.generation
         found = [p for each in ran for p in self.said.new(each.collected.pitfalls, generation)]
         self.said.forget_mended("settings", settings)

@@ -157,10 +157,6 @@ ROWS = {
         "import jax\njax.config.update('jax_num_cpu_devices', 3)", 1,
         err=("RuntimeError on processes 0-1", "use `--devices-per-process N`"),
     ),
-    "sets the number of devices by a flag": Row(
-        "import os\nos.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=3'",
-        err=("`jaxnb run --devices-per-process N`",),
-    ),
     "computes alone": Row(
         "import jax\nprint(jax.jit(lambda x: x + 1)(1))",
         out="[0-1] 2\n",

@@ -540,9 +540,6 @@ def test_that_the_notebook_reloads_modules_is_told_once(nb: Notebook) -> None:
 def test_devices_that_a_cell_asks_for_are_asked_for_at_the_start(nb: Notebook) -> None:
     asked = nb.run("%%spmd\njax.config.update('jax_num_cpu_devices', 8)")
     assert "`%spmd_start --devices-per-process N`" in asked.text
-    flag = "import os\nos.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=8'"
-    said = nb.good(f"%%spmd\n{flag}").text
-    assert "then `%spmd_start --devices-per-process N`" in " ".join(said.split())
     assert "`spmd` is the session in the notebook" in nb.run("%%spmd\nspmd.state").text
 
 
