@@ -46,26 +46,6 @@ def leave_signals_alone(kernel: Any, is_ours: Asked) -> None:
         setattr(kernel, name, hook)
 
 
-def say_less(kernel: Any, is_waited_for: Callable[[str, Any], bool]) -> None:
-    """Keeps ipykernel from saying "busy" and "idle" where nobody waits for it.
-
-    Each is made, signed, passed on and read in 0.2 ms, of the 3 to 4 that a request takes.
-
-    Args:
-        kernel: The kernel.
-        is_waited_for: Tells so of a state and the message that it is about.
-    """
-    original = getattr(kernel, "_publish_status", None)
-    if original is None:  # an ipykernel that says it otherwise
-        return
-
-    def publish_status(status: str, *rest: Any, **settings: Any) -> None:
-        if is_waited_for(status, kernel.get_parent("shell")):
-            original(status, *rest, **settings)
-
-    kernel._publish_status = publish_status
-
-
 @contextmanager
 def with_own_input(kernel: Any) -> Iterator[None]:
     """Has ``input`` and ``getpass`` be those of the kernel for the block."""
@@ -127,22 +107,6 @@ def _probe_signals() -> str:
             setattr(kernel, name, hook)
 
 
-def _probe_status() -> str:
-    kernel = probe_kernel()
-    sent: list[str] = []
-    kernel.session.send = lambda _, kind, content=None, *rest, **named: sent.append(
-        f"{kind} {(content or {}).get('execution_state')}"
-    )
-    say_less(kernel, lambda status, _: status == "idle")
-    try:
-        kernel._publish_status("busy", "shell")
-        kernel._publish_status("idle", "shell")
-    finally:
-        del kernel.session.send
-        del kernel._publish_status
-    return "" if sent == ["status idle"] else f"sent {sent}"
-
-
 def _probe_input() -> str:
     import builtins
 
@@ -173,13 +137,6 @@ USES = (
         "leaving SIGINT to jaxnb while a cell runs",
         "An interrupt at a cell's end may strike ipykernel, and its reply is never sent.",
         _probe_signals,
-    ),
-    Use(
-        "ipykernel",
-        ("Kernel._publish_status",),
-        "saying “busy” and “idle” only where somebody waits for it",
-        "A request takes 0.4 ms longer.",
-        _probe_status,
     ),
     Use(
         "ipykernel",
