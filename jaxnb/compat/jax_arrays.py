@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -34,28 +33,6 @@ def make_array(
             aval.shape, sharding, list(parts), dtype=aval.dtype
         )
     made: jax.Array = make(aval, sharding, list(parts), committed=committed)
-    return made
-
-
-def make_deleted_array(
-    aval: Any, sharding: Any, parts: Sequence[jax.Array], *, committed: bool
-) -> jax.Array | None:
-    """Returns an array that has been deleted; None where this JAX has no way to make one.
-
-    Args:
-        aval: See :func:`make_array`.
-        sharding: See :func:`make_array`.
-        parts: One empty array on each of this process's devices that the sharding has.
-        committed: See :func:`make_array`.
-    """
-    from jax._src import array
-
-    make: Any = getattr(array, "ArrayImpl", None)
-    if make is None:
-        return None
-    # Without the check the parts need not have the shards' sizes: no memory is taken for them.
-    made: jax.Array = make(aval, sharding, list(parts), committed=committed, _skip_checks=True)
-    made.delete()
     return made
 
 
@@ -96,38 +73,6 @@ def _as_committed(array: jax.Array, *, committed: bool) -> jax.Array:
     return make_array(aval, array.sharding, parts, committed=committed)
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """How a class was registered as a pytree.
-
-    Attributes:
-        flatten: Takes an object apart.
-        unflatten: Puts one together.
-        with_keys: Takes one apart with the keys of its parts; None if that is not known. Then paths
-            have indices in the place of names, and nothing else changes.
-        fields: The names of the data fields and of the others, of a class that
-            ``register_dataclass`` has registered; empty for other classes.
-    """
-
-    flatten: Callable[..., Any]
-    unflatten: Callable[..., Any]
-    with_keys: Callable[..., Any] | None = None
-    fields: tuple[tuple[str, ...], ...] = ()
-
-    def apply(self, kind: type) -> None:
-        """Registers a class in this way, unless it is registered already."""
-        if is_registered(kind):  # by a metaclass, or a base class, when it was made
-            return
-        if self.fields:
-            data, meta = self.fields
-            jax.tree_util.register_dataclass(kind, data, meta)
-        elif self.with_keys is not None:
-            register = jax.tree_util.register_pytree_with_keys
-            register(kind, self.with_keys, self.unflatten, self.flatten)
-        else:
-            jax.tree_util.register_pytree_node(kind, self.flatten, self.unflatten)
-
-
 def is_registered(kind: type) -> bool:
     """Whether a class is one of pytrees' nodes; False where this JAX does not tell."""
     from jax._src import tree_util
@@ -135,8 +80,8 @@ def is_registered(kind: type) -> bool:
     return kind in getattr(tree_util, "_registry", {})
 
 
-def registration_of(kind: type) -> Registration | None:
-    """Returns how a class was registered as a pytree.
+def registration_of(kind: type) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    """Returns what takes an object of a class apart, and puts one together, as a pytree.
 
     None for a class that is none, and where this JAX has no such registry: then a class of a cell
     that a decorator registers is no pytree in the process that it is carried to.
@@ -144,28 +89,7 @@ def registration_of(kind: type) -> Registration | None:
     from jax._src import tree_util
 
     entry = getattr(tree_util, "_registry", {}).get(kind)
-    if entry is None:
-        return None
-    inside = _closed_over(entry.to_iter)
-    fields: tuple[tuple[str, ...], ...] = ()
-    if "data_fields" in inside and "meta_fields" in inside:
-        fields = tuple(inside["data_fields"]), tuple(inside["meta_fields"])
-    with_keys = inside.get("flatten_with_keys")
-    if with_keys is None and hasattr(kind, "tree_flatten_with_keys"):
-        with_keys = kind.tree_flatten_with_keys
-    return Registration(entry.to_iter, entry.from_iter, with_keys, fields)
-
-
-def _closed_over(function: Any) -> dict[str, Any]:
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return {}
-    names = code.co_freevars
-    return {
-        name: cell.cell_contents
-        for name, cell in zip(names, function.__closure__ or (), strict=True)
-        if cell.cell_contents is not None
-    }
+    return None if entry is None else (entry.to_iter, entry.from_iter)
 
 
 def hook_creations(created: Callable[[Any, Any], None]) -> str:

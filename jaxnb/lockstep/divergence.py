@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import SequenceMatcher, unified_diff
 
 from jaxnb.labels import capitalized, processes_label, ranks_label
@@ -14,9 +14,7 @@ from jaxnb.model.dispatches import (
     Processes,
     ProgramDifference,
     ProgramLine,
-    Recording,
     Side,
-    Trail,
 )
 from jaxnb.model.scripts import cell_label, in_notebook
 
@@ -235,52 +233,6 @@ def apart_text(at: Mapping[int, Dispatch], name: str) -> str:
     )
 
 
-def swapped(trails: Mapping[int, Iterable[Trail]]) -> list[Processes]:
-    """Returns over which processes the same places in a cell have dispatched in another order.
-
-    A branch for each process has places of its own, and may do the same as the others.
-
-    Args:
-        trails: Process index to what it dispatched in short.
-    """
-    by_processes: dict[Processes, list[Trail]] = {}
-    for each in trails.values():
-        for trail in each:
-            by_processes.setdefault(trail.processes, []).append(trail)
-    return [
-        processes
-        for processes, those in sorted(by_processes.items())
-        if len({t.sites for t in those}) > 1 and len({t.site_sum for t in those}) == 1
-    ]
-
-
-def first_swapped(
-    cell: int, processes: Processes, recordings: Mapping[int, Recording]
-) -> Divergence | None:
-    """Returns where the same places began to dispatch in another order, if that is remembered.
-
-    Args:
-        cell: The cell's number.
-        processes: Those over which they did, by :func:`swapped`.
-        recordings: Process index to what it recorded.
-    """
-    made = {
-        i: {d.number: d for d in recordings[i].dispatches if d.processes == processes}
-        for i in processes
-        if i in recordings
-    }
-    for number in sorted({n for each in made.values() for n in each}):
-        at = {i: each.get(number) for i, each in made.items()}
-        if len({each.site for each in at.values() if each is not None}) > 1:
-            found: dict[int, list[int]] = {}
-            for i, each in at.items():
-                found.setdefault(each.site if each else 0, []).append(i)
-            who = sorted(found.values(), key=lambda those: -len(those))
-            parted = tuple(Side(tuple(those), at[those[0]], "") for those in who)
-            return Divergence(cell, number, "order", parted)
-    return None
-
-
 def refused(cell: int, at: Mapping[int, Dispatch], notes: Mapping[int, str]) -> Divergence:
     """Returns where processes were about to part, of which nothing has run.
 
@@ -327,25 +279,6 @@ def sides(at: Mapping[int, Dispatch | None], notes: Mapping[int, str]) -> tuple[
         groups.setdefault((_identity(dispatch), number, note), []).append(i)
     found = [Side(tuple(who), at[who[0]], note) for (_, _, note), who in groups.items()]
     return tuple(sorted(found, key=lambda side: (side.dispatch is None, -len(side.processes))))
-
-
-def describe(divergence: Divergence) -> str:
-    """Returns where processes have dispatched in another order, and what can be trusted since."""
-    everyone = next(s.dispatch.processes for s in divergence.sides if s.dispatch is not None)
-    does = "; ".join(map(_side_text, divergence.sides))
-    return (
-        f"The processes diverged in {cell_label(divergence.cell)}, at dispatch {divergence.number} "
-        f"over {processes_label(everyone)}: {does}. They ran the same computations in a "
-        "different order. Results over these processes from that dispatch on are invalid; "
-        "earlier ones are valid."
-    )
-
-
-def _side_text(side: Side) -> str:
-    who = processes_label(side.processes)
-    if side.dispatch is None:
-        return f"{who} dispatched nothing ({side.note})"
-    return f"{who} dispatched {side.dispatch}"
 
 
 def programs_to_compare(found: Sequence[Side]) -> dict[Processes, int]:

@@ -19,7 +19,6 @@ from jaxnb.compat import jax_dispatch
 from jaxnb.compat.jax_arrays import host_words
 from jaxnb.model.dispatches import Argument, Made, Origin
 from jaxnb.model.group import (
-    ENVIRONMENT,
     HARMLESS,
     OTHER_SETTINGS,
     PROGRAM_SETTINGS,
@@ -72,24 +71,16 @@ def _pieces(array: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
     return [piece for part in parts for piece in _pieces(part)]
 
 
-_VARIABLES = frozenset(ENVIRONMENT)
-
-
 def _setting_text(value: Any) -> str:
     return str(value.value) if isinstance(value, Enum) else str(value)
 
 
 def at_start() -> dict[str, str]:
     """Returns what this process has from its start on: its environment, and versions."""
-    variables = {name: os.environ.get(name, "") for name in ENVIRONMENT}
+    variables = {name: os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
     modules = {"jax": jax, "jaxlib": jax.lib, "numpy": np, "ml_dtypes": ml_dtypes}
     versions = {f"version of {name}": module.__version__ for name, module in modules.items()}
     return variables | versions | {"version of Python": platform.python_version()}
-
-
-def environment() -> dict[str, str]:
-    """Returns the variables that are set, of those that JAX and XLA read as a process starts."""
-    return {name: os.environ[name] for name in _VARIABLES.intersection(os.environ)}
 
 
 def current() -> dict[str, str]:
@@ -114,20 +105,13 @@ class OwnSettings:
     """
 
     def __init__(self) -> None:
-        self._start = current()
-        self._variables = environment()
-        self.report: Settings = tuple({**self._start, **at_start()}.items())
+        self._start = {**current(), **at_start()}
+        self.report: Settings = tuple(self._start.items())
 
     def changes(self) -> Settings:
         """Returns the settings that are not what they were as this process joined."""
-        variables = environment()
-        if variables != self._variables:  # those that were deleted count as empty
-            variables = dict.fromkeys(self._variables, "") | variables
-        now = (*current().items(), *variables.items())
-        return tuple((n, v) for n, v in now if self._before(n) != v)
-
-    def _before(self, name: str) -> str | None:
-        return self._variables.get(name, "") if name in _VARIABLES else self._start.get(name)
+        now = {**current(), "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}
+        return tuple((n, v) for n, v in now.items() if self._start.get(n) != v)
 
 
 _SMALL_BYTES = 4 << 10

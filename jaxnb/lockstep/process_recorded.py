@@ -8,7 +8,7 @@ import hashlib
 import re
 import threading
 import weakref
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -207,15 +207,6 @@ RING = 4096
 
 
 @dataclass(slots=True)
-class TrailSoFar:
-    """What was dispatched over some processes, in short."""
-
-    count: int = 0
-    sites: int = 0  # the lines that dispatched, in order
-    site_sum: int = 0  # the same in any order
-
-
-@dataclass(slots=True)
 class Entry:
     """One dispatch."""
 
@@ -225,7 +216,6 @@ class Entry:
     seconds: float
     inputs: int
     host: int  # of these, what does not span processes
-    site: int = 0
     origins: tuple[Origin, ...] = ()  # of its arguments, until it is made
     of_host: tuple[HostInput, ...] = ()  # those that do not span processes, likewise
     made: Made | None = None
@@ -243,7 +233,7 @@ class CellSoFar:
     name: str = ""
     started: float = 0.0
     has_ended: bool = False
-    trails: dict[Processes, TrailSoFar] = field(default_factory=dict)
+    trails: Counter[Processes] = field(default_factory=Counter)
     ring: deque[Entry] = field(default_factory=lambda: deque(maxlen=RING))
     number: int = 0
     run: int = 0
@@ -253,8 +243,7 @@ class CellSoFar:
 
     def count(self, processes: Processes) -> int:
         """Returns how many the main thread has dispatched over these processes."""
-        trail = self.trails.get(processes)
-        return 0 if trail is None else trail.count
+        return self.trails[processes]
 
 
 _UNCHECKED: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
@@ -301,7 +290,6 @@ def as_dispatch(entry: Entry, *, is_one_of_many: bool = False) -> Dispatch:
         seconds=entry.seconds,
         inputs=entry.inputs,
         host=entry.host,
-        site=entry.site,
         replicas=entry.replicas,
         end=entry.end,
         collectives=known.collectives,

@@ -19,7 +19,7 @@ from jaxnb.lockstep.process_before_dispatch import Agreement
 from jaxnb.lockstep.process_cell import InLockstep
 from jaxnb.lockstep.process_inputs import OwnSettings
 from jaxnb.lockstep.process_interrupts import only_looks, refuse
-from jaxnb.lockstep.process_origins import MASK, ORIGINS, end_of, line_in, number_of, place_in
+from jaxnb.lockstep.process_origins import ORIGINS, end_of, line_in, number_of
 from jaxnb.lockstep.process_recorded import (
     RING,
     CellSoFar,
@@ -28,7 +28,6 @@ from jaxnb.lockstep.process_recorded import (
     Launches,
     Making,
     Programs,
-    TrailSoFar,
     Watch,
     arguments_given,
     as_dispatch,
@@ -209,7 +208,7 @@ class Recorder:
         """Returns what the cell has dispatched so far, in short."""
         with self._lock:
             trails = self._cell.trails.items()
-            found = [Trail(p, t.count, t.sites, t.site_sum) for p, t in trails if t.count]
+            found = [Trail(processes, count) for processes, count in trails if count]
         return tuple(sorted(found, key=lambda trail: trail.processes))
 
     def refused_at(self) -> tuple[int | None, ...]:
@@ -300,12 +299,12 @@ class Recorder:
 
     def _record(self, known: Known, looked_at: Sequence[Any], arguments: Sequence[Any]) -> None:
         cell = self._cell
-        line, site = place_in(sys._getframe(2), cell.name)
+        line = line_in(sys._getframe(2), cell.name)
         seconds = time.monotonic() - cell.started
         digest, of_host = process_inputs.digests_of(looked_at) if looked_at else (0, ())
         origins = ORIGINS.of_arguments(arguments)
         given = hash((digest, *ORIGINS.numbers(origins)))
-        entry = Entry(0, known, line, seconds, given, digest, site, origins, of_host)
+        entry = Entry(0, known, line, seconds, given, digest, origins, of_host)
         if not cell.is_agreed:
             self._note(cell, entry)
         elif self._process_index in entry.known.processes:
@@ -317,13 +316,8 @@ class Recorder:
         known = entry.known
         with self._lock:
             if self._making.is_main:
-                trail = cell.trails.get(known.processes)
-                if trail is None:
-                    trail = cell.trails[known.processes] = TrailSoFar()
-                trail.count = entry.number = trail.count + 1
-                # Of integers only, which have the same hash in every process.
-                trail.sites = hash((trail.sites, entry.site))
-                trail.site_sum = (trail.site_sum + entry.site) & MASK
+                cell.trails[known.processes] += 1
+                entry.number = cell.trails[known.processes]
             cell.ring.append(entry)
 
     def _note(self, cell: CellSoFar, entry: Entry) -> None:

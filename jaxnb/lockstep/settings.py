@@ -7,30 +7,13 @@ from dataclasses import dataclass, replace
 
 from jaxnb.labels import processes_label
 from jaxnb.model.cells import CellReply
-from jaxnb.model.group import (
-    CONSEQUENCES,
-    ENVIRONMENT,
-    READ_AT_START,
-    START_SETTINGS,
-    ProcessReport,
-    Settings,
-)
+from jaxnb.model.group import START_SETTINGS, ProcessReport, Settings
 from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import in_notebook, the_cell
 
 Values = Mapping[str, str]
 
 _COUNT = "--xla_force_host_platform_device_count"
-
-
-def _without_effect() -> str:
-    return READ_AT_START.format(in_notebook("a cell") or "the script")
-
-
-def _devices_advice() -> str:
-    """Returns what says how many devices a process has."""
-    stop = in_notebook("`%spmd_stop`, then `%spmd_start --devices-per-process N`")
-    return f"The number of devices: {stop or '`jaxnb run --devices-per-process N`'}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +23,10 @@ class Difference:
     Attributes:
         name: ``"jax_enable_x64"``.
         values: Each value with the processes that have it, that of most first.
-        at_start: Of an environment variable that a cell has changed on some processes: what it
-            was on all of them as they started, and still is as far as JAX goes. Else None.
     """
 
     name: str
     values: tuple[tuple[str, tuple[int, ...]], ...]
-    at_start: str | None = None
 
     def __str__(self) -> str:
         sides = (f"{value or 'empty'} on {processes_label(who)}" for value, who in self.values)
@@ -55,23 +35,11 @@ class Difference:
     @property
     def mend(self) -> str:
         """What to type so that it is equal: the value of most."""
-        if self.at_start is not None:
-            return self._mend_variable()
         value = self.values[0][0]
         if self.name in START_SETTINGS:
             return "Start the processes with the same environment and the same packages."
         literal = value if _is_literal(value) else repr(value)
         return in_notebook(f"Type `%spmd jax.config.update({self.name!r}, {literal})`.")
-
-    def _mend_variable(self) -> str:
-        """What to type so that all processes start with what was meant for some."""
-        meant = next(value for value, _ in self.values if value != self.at_start)
-        if _COUNT in meant:
-            return _devices_advice()
-        sets = f"%env {self.name}={meant}" if meant else f"os.environ.pop({self.name!r}, None)"
-        return in_notebook(
-            f"Type `{sets}` in the notebook, then `%spmd_restart`: all start with that."
-        )
 
 
 class KnownSettings:
@@ -95,35 +63,26 @@ class KnownSettings:
         gone = set(silent)
         self._changes |= {i: each.settings for i, each in replies.items() if i not in gone}
 
-    def pitfalls(self) -> tuple[Pitfall, ...]:
-        """Returns what there is to say of settings that differ, or came too late."""
-        found = as_pitfalls(self.differences())
-        late = [i for i, each in self._changes.items() if _COUNT in dict(each).get("XLA_FLAGS", "")]
-        if found or not late:
-            return found
-        said = f"`XLA_FLAGS` was changed on {processes_label(late)}. {_without_effect()}"
-        return (Pitfall("settings", said, _devices_advice(), cause=_COUNT),)
-
     def differences(self) -> list[Difference]:
         """Returns the settings that differ, as far as that is known."""
-        starts = {i: dict(start) for i, start in self._start.items()}
-        found = differences(
-            {i: {**start, **dict(self._changes.get(i, ()))} for i, start in starts.items()}
+        return differences(
+            {
+                i: {**dict(start), **dict(self._changes.get(i, ()))}
+                for i, start in self._start.items()
+            }
         )
-        return [known for each in found if (known := _with_start(each, starts)) is not None]
 
-
-def _with_start(found: Difference, starts: Mapping[int, Values]) -> Difference | None:
-    """Returns a difference with what it was at the start, if a cell has changed a variable.
-
-    None for variables of JAX that differed at the start: its settings tell of those.
-    """
-    if found.name not in ENVIRONMENT:
-        return found
-    first = {start[found.name] for start in starts.values() if found.name in start}
-    if len(first) == 1:
-        return replace(found, at_start=first.pop())
-    return found if found.name in START_SETTINGS else None
+    def pitfalls(self) -> tuple[Pitfall, ...]:
+        """Returns what there is to say of settings that differ, or came too late."""
+        flags = [dict(each).get("XLA_FLAGS", "") for each in self._changes.values()]
+        if not any(_COUNT in each for each in flags):
+            return as_pitfalls(self.differences())
+        stop = in_notebook("`%spmd_stop`, then `%spmd_start --devices-per-process N`")
+        advice = f"The number of devices: {stop or '`jaxnb run --devices-per-process N`'}."
+        said = (
+            "JAX has read `XLA_FLAGS` as the processes started: a cell changes nothing by it."
+        )
+        return (Pitfall("settings", said, advice, cause=_COUNT),)
 
 
 def differences(by_process: Mapping[int, Values]) -> list[Difference]:
@@ -149,19 +108,7 @@ def differences(by_process: Mapping[int, Values]) -> list[Difference]:
 
 def as_pitfalls(found: Iterable[Difference]) -> tuple[Pitfall, ...]:
     """Returns differences as what a cell tells of: once for the same values."""
-    return tuple(
-        Pitfall(
-            "settings",
-            f"{each}. {_consequence(each)}".strip(),
-            each.mend,
-            cause=str(each),
-        )
-        for each in found
-    )
-
-
-def _consequence(found: Difference) -> str:
-    return _without_effect() if found.at_start is not None else CONSEQUENCES.get(found.name, "")
+    return tuple(Pitfall("settings", f"{each}.", each.mend, cause=str(each)) for each in found)
 
 
 def refusal(found: Iterable[Difference], name: str) -> str:

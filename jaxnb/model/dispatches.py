@@ -182,16 +182,10 @@ class Trail:
     Attributes:
         processes: The processes that the computations span.
         count: How many there were.
-        sites: Equal on two processes only if the same places in the cell dispatched, in the same
-            order. They may differ where the computations are the same: a cell may have a branch
-            for each process.
-        site_sum: Equal if the same places dispatched, in whatever order.
     """
 
     processes: Processes
     count: int
-    sites: int = field(default=0, compare=False)
-    site_sum: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -211,7 +205,6 @@ class Dispatch:
             as equal on all processes without looking: Python's numbers, NumPy arrays,
             arrays of this process alone, and in strict mode its replicas of small arrays.
         host: The same of that alone which does not span processes: numbers, NumPy arrays.
-        site: The place in the cell that dispatched it, as a number; 0 outside of its code.
         collectives: Whether processes wait for each other in it.
         replicas: Digests of its replicated arguments that nothing has compared yet: the processes
             that hold the same parts, and a number that is to be equal on these.
@@ -234,7 +227,6 @@ class Dispatch:
     seconds: float
     inputs: int = field(default=0, repr=False)
     host: int = field(default=0, repr=False)
-    site: int = field(default=0, repr=False)
     collectives: bool = False
     failed: str = ""
     failures: int = 0
@@ -311,8 +303,7 @@ class Divergence:
         kind: ``"missing"``: some would not take part; ``"shapes"``: one name, other shapes;
             ``"computation"``: other computations, or one that differs in what the code does or in
             a constant; ``"inputs"``: one computation with other numbers, NumPy arrays or replicas
-            as its input; ``"order"``: each waited for another one first. Or equal computations
-            were dispatched by the same places of the cell in another order: those have run.
+            as its input; ``"order"``: each waited for another one first.
         sides: Who did what, or was about to.
         differences: Of ``"inputs"``: which arguments are parts of different arrays. Empty if those
             are the same, and numbers, NumPy arrays or the elements of replicas differ; also if

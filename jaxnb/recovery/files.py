@@ -23,7 +23,7 @@ from jaxnb.recovery.fit_to_size import SavedArray
 
 # Buffers begin where a cache line does, so that JAX's CPU backend takes them as they are.
 
-_MAGIC = b"jaxnb variables 2\n"
+_MAGIC = b"jaxnb variables 3\n"
 _ALIGNMENT = 64
 _PREFIX = "process-"
 
@@ -35,25 +35,27 @@ class Contents(NamedTuple):
         names: The names of the pickles, and their sizes.
         pickle: The pickles, one after the other.
         buffers: What was left out of them: private to this process, and may be written to.
-        arrays: The arrays over several processes in it, if they were listed.
+        arrays: The arrays over several processes in it.
+        parts: Their parts.
     """
 
     names: dict[str, int]
     pickle: memoryview
     buffers: Sequence[memoryview]
     arrays: tuple[SavedArray, ...]
+    parts: Sequence[memoryview]
 
 
 class _Copies(Sequence[memoryview]):
     """Buffers of a file, each read into memory of its own when it is asked for.
 
     Args:
-        descriptor: The file's, which is closed with this.
+        descriptor: The file's, of which this keeps a copy.
         places: Where each buffer begins, and its size.
     """
 
     def __init__(self, descriptor: int, places: Sequence[tuple[int, int]]) -> None:
-        self._descriptor, self._places = descriptor, places
+        self._descriptor, self._places = os.dup(descriptor), places
 
     def __len__(self) -> int:
         return len(self._places)
@@ -92,7 +94,8 @@ def write(
     names: Mapping[str, int],
     pickled: bytes,
     buffers: Iterable[Any],
-    arrays: Iterable[SavedArray] = (),
+    arrays: Iterable[SavedArray],
+    parts: Iterable[Any],
 ) -> str:
     """Writes a file, readable by this user only, and waits until it is on the disk.
 
@@ -102,6 +105,7 @@ def write(
         pickled: The pickles, one after the other.
         buffers: What was left out of them.
         arrays: The arrays over several processes in it.
+        parts: Their parts.
 
     Returns:
         The digest of its bytes.
@@ -109,16 +113,16 @@ def write(
     Raises:
         OSError: There is no room, say. What was written is left.
     """
-    parts = [memoryview(pickled), *(memoryview(each).cast("B") for each in buffers)]
-    sizes, listed = [part.nbytes for part in parts], [each.plain for each in arrays]
+    pieces = [memoryview(each).cast("B") for each in (pickled, *buffers, *parts)]
+    sizes, listed = [piece.nbytes for piece in pieces], [each.plain for each in arrays]
     header = json.dumps({"names": names, "sizes": sizes, "arrays": listed}).encode()
     start = _MAGIC + len(header).to_bytes(8, "little") + header
     total = xxhash.xxh3_128()
     with open(path, "xb", buffering=0, opener=for_this_user) as file:
-        for part in (memoryview(start), *parts):
-            for piece in (part, memoryview(bytes(-part.nbytes % _ALIGNMENT))):
-                _write_all(file, piece)
-                total.update(piece)
+        for piece in (memoryview(start), *pieces):
+            for data in (piece, memoryview(bytes(-piece.nbytes % _ALIGNMENT))):
+                _write_all(file, data)
+                total.update(data)
         os.fsync(file.fileno())
     return total.hexdigest()
 
@@ -155,13 +159,17 @@ def read(path: Path, *, maps: bool = False) -> Contents:
             at += -at % _ALIGNMENT
             places.append((at, size))
             at += size
+        arrays = _arrays(header)
+        count = sum(len(each.parts) for each in arrays)
+        own, apart = places[1 : len(places) - count], places[len(places) - count :]
         if maps:
             mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-            first, *buffers = (mapped[at : at + size] for at, size in places)
-            return Contents(header["names"], first, buffers, _arrays(header))
-        first = _copy(file.fileno(), *places[0])
-        copies = _Copies(os.dup(file.fileno()), places[1:])
-    return Contents(header["names"], first, copies, _arrays(header))
+            views = [mapped[at : at + size] for at, size in places]
+            buffers, parts = views[1 : len(own) + 1], views[len(own) + 1 :]
+            return Contents(header["names"], views[0], buffers, arrays, parts)
+        pickled = _copy(file.fileno(), *places[0])
+        copies = _Copies(file.fileno(), own), _Copies(file.fileno(), apart)
+    return Contents(header["names"], pickled, copies[0], arrays, copies[1])
 
 
 def arrays_in(path: Path) -> tuple[SavedArray, ...]:

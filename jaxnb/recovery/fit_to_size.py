@@ -134,11 +134,13 @@ class SavedPart:
     """What one device had of an array.
 
     Attributes:
+        device: Its place among the devices of its process.
         box: Which part.
         dtype: Of its elements, in host memory.
-        buffer: Which of the buffers of the file has them.
+        buffer: Which of the parts in the file it is.
     """
 
+    device: int
     box: Box
     dtype: str
     buffer: int
@@ -159,7 +161,7 @@ class SavedArray:
         is_of_all: The mesh has all devices of the group. Else it stays where it is.
         needs: So many processes, and devices of each, there have to be for it to stay there.
         spec: For each dimension the axes that it is divided over.
-        parts: What this process has of it, if it is of all.
+        parts: What this process has of it.
         unreduced: Axes over which it has not been summed yet.
     """
 
@@ -179,8 +181,8 @@ class SavedArray:
     def from_plain(cls, plain: Mapping[str, Any]) -> SavedArray:
         """Returns what JSON has made of one."""
         parts = (
-            SavedPart(tuple((a, b) for a, b in box), dtype, buffer)
-            for box, dtype, buffer in plain["parts"]
+            SavedPart(device, tuple((a, b) for a, b in box), dtype, buffer)
+            for device, box, dtype, buffer in plain["parts"]
         )
         spec = tuple(map(tuple, plain["spec"]))
         lists = {name: tuple(plain[name]) for name in ("shape", "needs", "unreduced")}
@@ -189,7 +191,7 @@ class SavedArray:
     @property
     def plain(self) -> dict[str, Any]:
         """What JSON can hold."""
-        parts = [[each.box, each.dtype, each.buffer] for each in self.parts]
+        parts = [[each.device, each.box, each.dtype, each.buffer] for each in self.parts]
         kept = {name: getattr(self, name) for name in self.__slots__ if name != "parts"}
         return {**kept, "parts": parts}
 
@@ -199,7 +201,7 @@ class SavedArray:
 
         Where it comes from, else where it is: the processes need not meet arrays in one order.
         """
-        facts = self.shape, self.dtype, tuple(self.mesh.items()), self.spec
+        facts = self.shape, self.dtype, tuple(self.mesh.items()), self.spec, self.needs
         return (self.origin, "" if self.origin else self.path, *facts)
 
     def __str__(self) -> str:

@@ -1,11 +1,16 @@
-"""Arrays, refs and devices, made again in another process: each process carries its own shards."""
+"""Arrays, refs and devices, made again in another process.
+
+Each process packs its own shards of arrays over several processes, and lists these arrays beside
+the pickle. Who makes them again has the shards from its own file, or from those of all.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -15,6 +20,7 @@ from jax.experimental.layout import Format
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 
 from jaxnb.arrays.gathered import numpy_dtype
+from jaxnb.arrays.lost import LostValue
 from jaxnb.arrays.process_describe import dtype_facts, unreduced_axes
 from jaxnb.arrays.process_held import as_bytes
 from jaxnb.arrays.process_names import paths_to
@@ -29,8 +35,7 @@ from jaxnb.compat.jax_arrays import (
 from jaxnb.compat.jax_waits import wait_until_ready
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.dispatches import Made, Origin
-from jaxnb.recovery.fit_to_size import SavedArray, SavedPart
-from jaxnb.wire.pickling import OutOfBand
+from jaxnb.recovery.fit_to_size import Box, SavedArray, SavedPart
 
 Check = Callable[[jax.Array], Sequence[jax.Array] | None]
 """Looks whether the elements of an array can be read, and may wait for them.
@@ -51,8 +56,8 @@ Part = tuple[Any, ...]
 """A part of an array: the device, the dtype on the host, the shape there, and the bytes."""
 
 
-Place = tuple[str, int, int]
-"""A device: its platform, its process, and its place among that process's devices."""
+Place = tuple[str, int | None, int]
+"""A device: its platform, its process (None: that which reads it), its place among those there."""
 
 Facts = tuple[list[int], str, bool, bool, Any]
 """Shape, dtype, whether the type is weak, whether it is committed, layout (None: row-major)."""
@@ -79,48 +84,193 @@ def wait(array: jax.Array) -> None:
     array.block_until_ready()
 
 
-def reduced(value: Any, check: Check) -> Any:
-    """Tells pickle how an array, a ref or a device is made again.
+class Listing:
+    """Lists the arrays over several processes while they are packed: they leave the pickle.
 
-    An array comes back with its own shards of this process: dtype, weak type, layout, memory kind,
-    sharding, and whether it is committed and deleted; with attributes that were added to it.
+    So equal values have equal pickles on all processes: an array stands as its number, and devices
+    of a process's own, where nothing else is with them, as its first, its second ….
 
     Args:
-        value: Anything.
-        check: Looks at each array before it is read.
+        compares: The pickle is compared with others', and not read: no parts are taken.
 
-    Returns:
-        What a ``reducer_override`` returns; NotImplemented for whatever else.
-
-    Raises:
-        pickle.PicklingError: It cannot be made again; the message says why.
-        Exception: What JAX raised in the computation that was to give it.
+    Attributes:
+        parts: The parts of the arrays that this process has.
+        is_common: Something that concerns several processes was met: such an array, or a mesh.
     """
-    kind = type(value)
-    if issubclass(kind, jax.core.Tracer):
-        raise pickle.PicklingError("a tracer that escaped its transformation (jit, grad …)")
-    if issubclass(kind, jax.Device):
-        return _device, place_of(value)
-    if kind is Mesh and not value.empty:
-        places = [place_of(device) for device in value.devices.flat]
-        return _mesh, (places, dict(value.shape), tuple(value.axis_types))
-    held = array_of_ref_now(value)
-    if held is not None:
-        return exact.make_ref, (held,)
-    if not issubclass(kind, jax.Array):
-        return NotImplemented
-    if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
-        return _keys, (buffer_of(value), jax.random.key_impl(value))
-    return _reduced_array(value, check)
 
+    def __init__(self, *, compares: bool = False) -> None:
+        self.compares = compares
+        self.clear()
 
-def _reduced_array(array: jax.Array, check: Check) -> Any:
-    parts = None
-    if not is_deleted(array):
+    def clear(self) -> None:
+        """Begins anew: the same values are packed once more."""
+        self.parts: list[np.ndarray[Any, Any]] = []
+        self.is_common = False
+        self._arrays: list[SavedArray] = []
+        self._met: list[Any] = []
+        self._holders: dict[int, Any] = {}
+
+    def named(self, variables: Mapping[str, Any]) -> tuple[SavedArray, ...]:
+        """Returns the arrays, in the order in which they were met, with where they are.
+
+        Args:
+            variables: What was packed.
+        """
+        wanted = [self._holders.get(id(each), each) for each in self._met]
+        found = paths_to(variables, {*map(id, wanted)})
+        paths = (found[id(each)].path if id(each) in found else "" for each in wanted)
+        pairs = zip(self._arrays, paths, strict=True)
+        return tuple(replace(array, path=path) for array, path in pairs)
+
+    def reduced(self, value: Any, check: Check, name: str) -> Any:
+        """Tells pickle how an array, a ref or a device is made again.
+
+        An array comes back with its own shards of this process: dtype, weak type, layout, memory
+        kind, sharding, and whether it is committed; with attributes that were added to it.
+
+        Args:
+            value: Anything.
+            check: Looks at each array before it is read.
+            name: The variable that it is in.
+
+        Returns:
+            What a ``reducer_override`` returns; NotImplemented for whatever else.
+
+        Raises:
+            pickle.PicklingError: It cannot be made again; the message says why.
+            Exception: What JAX raised in the computation that was to give it.
+        """
+        kind = type(value)
+        if issubclass(kind, jax.core.Tracer):
+            raise pickle.PicklingError("a tracer that escaped its transformation (jit, grad …)")
+        if issubclass(kind, jax.Device):
+            self.is_common |= not _is_own([value])
+            return _device, place_of(value)
+        if kind is Mesh and not value.empty:
+            is_own = _is_own(value.devices.flat)
+            self.is_common |= not is_own
+            place = own_place if is_own else place_of
+            places = [place(device) for device in value.devices.flat]
+            return _mesh, (places, dict(value.shape), [*value.axis_types])
+        if issubclass(kind, NamedSharding | SingleDeviceSharding):
+            maker, *arguments = _described(value)
+            return maker, tuple(arguments)
+        held = array_of_ref_now(value)
+        if held is not None:
+            self._holders[id(held)] = value
+            return _ref, (held,)
+        if not issubclass(kind, jax.Array):
+            return NotImplemented
+        if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
+            words = buffer_of(value)
+            self._holders[id(words)] = value
+            return _keys, (words, jax.random.key_impl(value))
+        return self._array(value, check, name)
+
+    def _array(self, array: Any, check: Check, name: str) -> Any:
+        if is_deleted(array):
+            raise pickle.PicklingError("it had been deleted, or donated to a computation")
         whole = check(array)
-        parts = [(place_of(device), *part) for device, *part in parts_of(array, whole)]
-    arguments = facts_of(array), array.sharding, plain_origin(ORIGINS.of(array)), parts
-    return _array, arguments, added_attributes(array) or None
+        sharding, origin = array.sharding, plain_origin(ORIGINS.of(array))
+        if self.compares:  # which object a sharding is, is no part of the array's value
+            sharding, origin = _described(sharding), None
+        what = facts_of(array), sharding, origin
+        attributes = added_attributes(array) or None
+        is_of_all = _is_named(array.sharding) and _is_of_all(array.sharding.mesh)
+        is_shared = is_of_all or not array.sharding.is_fully_addressable
+        boxes = _boxes(array.sharding, array.shape) if is_shared else None
+        if boxes is None:
+            parts = [(own_place(device), *part) for device, *part in parts_of(array, whole)]
+            return _array, (*what, parts), attributes
+        self.is_common |= not array.sharding.is_fully_addressable
+        taken = () if self.compares else tuple(self._taken(array, whole, boxes))
+        self._list(array, name, taken, is_of_all=is_of_all)
+        return _array, (*what, len(self._arrays) - 1), attributes
+
+    def _taken(self, array: Any, whole: Any, boxes: Mapping[Any, Box]) -> Iterator[SavedPart]:
+        for device, dtype, _, data in parts_of(array, whole):
+            yield SavedPart(place_of(device)[2], boxes[device], dtype, len(self.parts))
+            self.parts.append(np.frombuffer(data.raw(), np.uint8))
+
+    def _list(
+        self, array: Any, name: str, parts: tuple[SavedPart, ...], *, is_of_all: bool
+    ) -> None:
+        sharding = array.sharding
+        is_named = _is_named(sharding)
+        origin = plain_origin(ORIGINS.of(self._holders.get(id(array), array)))
+        needs = [place_of(device)[1:] for device in sharding.device_set]
+        self._arrays.append(
+            SavedArray(
+                name=name,
+                path="",
+                origin=str(origin[0]) if origin is not None else "",
+                shape=tuple(array.shape),
+                dtype=str(array.dtype),
+                mesh=dict(sharding.mesh.shape) if is_named else {},
+                is_of_all=is_of_all,
+                needs=(1 + max(p for p, _ in needs), 1 + max(d for _, d in needs)),
+                spec=_spec(sharding.spec, array.ndim) if is_named else ((),) * array.ndim,
+                parts=parts,
+                unreduced=tuple(sorted(unreduced_axes(sharding))),
+            )
+        )
+        self._met.append(array)
+
+
+def _is_named(sharding: Any) -> bool:
+    return isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh)
+
+
+def is_known(sharding: Any) -> bool:
+    """Whether it is known which shards of an array with a sharding are equal."""
+    return isinstance(sharding, SingleDeviceSharding) or _is_named(sharding)
+
+
+def _is_of_all(mesh: Mesh) -> bool:
+    return bool(mesh.size == len(jax.devices(mesh.devices.flat[0].platform)))
+
+
+def _is_own(devices: Iterable[Any]) -> bool:
+    own = jax.process_index()
+    return all(device.process_index == own for device in devices)
+
+
+def _boxes(sharding: Any, shape: tuple[int, ...]) -> dict[Any, Box] | None:
+    """Returns which part of an array each device of this process has; None if those are not parts.
+
+    They are not where ``jax.pmap`` has made it: a part has a dimension less.
+    """
+    places = sharding.addressable_devices_indices_map(tuple(shape))
+    if any(type(part) is int for index in places.values() for part in index):
+        return None
+    return {device: box_of(index, shape) for device, index in places.items()}
+
+
+def box_of(index: Any, shape: tuple[int, ...]) -> Box:
+    """Returns the part of an array that an index is, as JAX gives it."""
+    return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+
+
+def _spec(spec: Any, ndim: int) -> tuple[tuple[str, ...], ...]:
+    parts = [*spec.partitions, *[None] * (ndim - len(spec.partitions))]
+    return tuple(
+        part if isinstance(part, tuple) else (part,) if isinstance(part, str) else ()
+        for part in parts
+    )
+
+
+def _described(sharding: Any) -> list[Any]:
+    """Returns what makes a sharding, and of what."""
+    if isinstance(sharding, NamedSharding):
+        spec = sharding.spec
+        axes = [[*part] if isinstance(part, tuple) else part for part in spec.partitions]
+        sums = sorted(spec.unreduced), sorted(spec.reduced)
+        return [_named, sharding.mesh, axes, *sums, sharding.memory_kind]
+    if not isinstance(sharding, SingleDeviceSharding):
+        return [sharding]
+    (device,) = sharding.device_set
+    place = own_place(device) if _is_own([device]) else place_of(device)
+    return [_single, [*place], sharding.memory_kind]
 
 
 def facts_of(array: jax.Array) -> Facts:
@@ -199,27 +349,29 @@ def place_of(device: Any) -> tuple[str, int, int]:
     return device.platform, device.process_index, own.index(device)
 
 
-def own_device(place: tuple[str, int]) -> jax.Device:
-    """Returns a device of this process by its platform, and its place among those."""
-    platform, number = place
-    return device_at((platform, jax.process_index(), number))
+def own_place(device: Any) -> Place:
+    """Returns the platform of a device of this process, and its place among those."""
+    platform, _, number = place_of(device)
+    return platform, None, number
 
 
-def device_at(where: Place) -> jax.Device:
-    """Returns a device by its platform, its process, and its place among those of the process.
+def device_at(where: Iterable[Any]) -> jax.Device:
+    """Returns the device at a place.
 
     Raises:
         LookupError: There is none.
     """
     platform, process_index, place = where
+    if process_index is None:
+        process_index = jax.process_index()
     found = _devices(platform).get((process_index, place))
     if found is None:
         raise LookupError(f"process {process_index} has no {platform} device {place} here")
     return found
 
 
-class Resizes(Protocol):
-    """What makes things for a group of another size."""
+class Reads(Protocol):
+    """What knows the file that is read, and what has become of its group."""
 
     def device(self, place: Place) -> jax.Device:
         """Returns the device that stands for one of before."""
@@ -227,27 +379,51 @@ class Resizes(Protocol):
     def mesh(self, places: Sequence[Place], mesh: Mapping[str, int], types: Any) -> Mesh:
         """Returns the mesh that stands for one of before."""
 
-    def parts(self, number: int, sharding: Any, own: Sequence[Part]) -> list[Part]:
-        """Returns what this process's devices are to have of an array."""
+    def parts(self, number: int, sharding: Any) -> list[Part]:
+        """Returns what this process's devices are to have of an array.
+
+        Raises:
+            pickle.PicklingError: Some of that is nowhere, or not the same everywhere.
+        """
+
+    def lost(self, kind: str, error: BaseException) -> LostValue:
+        """Returns what takes the place of an array, and notes that it is lost."""
 
 
-_resizing: Resizes | None = None
+_reads: Reads | None = None
 
 
-def set_resizing(how: Resizes | None) -> None:
-    """Sets what makes devices, meshes and arrays over several processes from now on."""
-    global _resizing
-    _resizing = how
+@contextmanager
+def made_by(reads: Reads) -> Iterator[None]:
+    """Has devices, meshes and arrays over several processes made by a reading in the block."""
+    global _reads
+    _reads = reads
+    try:
+        yield
+    finally:
+        _reads = None
 
 
 def _device(*place: Any) -> jax.Device:
-    return device_at(place) if _resizing is None else _resizing.device(place)
+    assert _reads is not None
+    return _reads.device(place)
 
 
 def _mesh(places: list[Place], shape: dict[str, int], types: Any) -> Mesh:
-    if _resizing is not None:
-        return _resizing.mesh(places, shape, types)
-    return mesh_of(map(device_at, places), shape, types)
+    assert _reads is not None
+    return _reads.mesh(places, shape, types)
+
+
+def _named(
+    mesh: Any, axes: list[Any], unreduced: list[str], reduced: list[str], kind: str | None
+) -> NamedSharding:
+    parts = [tuple(part) if isinstance(part, list) else part for part in axes]
+    spec = jax.P(*parts, unreduced=set(unreduced), reduced=set(reduced))
+    return NamedSharding(mesh, spec, memory_kind=kind)
+
+
+def _single(place: Any, memory_kind: str | None) -> SingleDeviceSharding:
+    return SingleDeviceSharding(_device(*place), memory_kind=memory_kind)
 
 
 def mesh_of(devices: Iterable[jax.Device], axes: Mapping[str, int], types: Any) -> Mesh:
@@ -263,46 +439,39 @@ def mesh_of(devices: Iterable[jax.Device], axes: Mapping[str, int], types: Any) 
     return Mesh(grid.reshape([*axes.values()]), (*axes,), axis_types=tuple(types))
 
 
-def _keys(words: jax.Array, impl: Any) -> jax.Array:
-    keys: jax.Array = jax.random.wrap_key_data(words, impl=impl)
-    return keys
+def _ref(held: Any) -> Any:
+    return held if issubclass(type(held), LostValue) else exact.make_ref(held)
 
 
-def _array(
-    facts: Facts,
-    sharding: Any,
-    origin: PlainOrigin | None,
-    parts: list[Part] | None,
-    number: int | None = None,
-) -> jax.Array:
-    if _resizing is not None and number is not None:
-        parts = _resizing.parts(number, sharding, parts or ())
-    elif parts is not None:
-        if _resizing is not None and not sharding.is_fully_addressable:
-            raise pickle.PicklingError("it was packed for a group of the same size")
-        parts = [(_device(*place), *part) for place, *part in parts]
-    array = made(facts, sharding, parts)
-    set_origin(array, origin)
+def _keys(words: Any, impl: Any) -> Any:
+    is_lost = issubclass(type(words), LostValue)
+    return words if is_lost else jax.random.wrap_key_data(words, impl=impl)
+
+
+def _array(facts: Facts, sharding: Any, origin: PlainOrigin | None, parts: int | list[Part]) -> Any:
+    assert _reads is not None
+    try:
+        placed = (
+            _reads.parts(parts, sharding)
+            if isinstance(parts, int)
+            else [(device_at(place), *part) for place, *part in parts]
+        )
+    except pickle.PicklingError as error:
+        return _reads.lost(f"{facts[1]}{facts[0]}", error)
+    array = _made(facts, sharding, placed)
+    if origin is not None:
+        ORIGINS.carry((origin[0], Made(*origin[1])), array)
     return array
 
 
-def set_origin(array: jax.Array, origin: PlainOrigin | None) -> None:
-    """Gives an array the origin that it had in another process."""
-    if origin is not None:
-        ORIGINS.carry((origin[0], Made(*origin[1])), array)
-
-
-def made(facts: Facts, sharding: Any, parts: list[Part] | None) -> jax.Array:
+def _made(facts: Facts, sharding: Any, parts: list[Part]) -> jax.Array:
     """Makes an array of this process's parts of it, with no word to other processes."""
     sizes, dtype, weak, committed, layout = facts
     shape = tuple(sizes)
     kind = jax.numpy.dtype(dtype)
-    if parts is None:
-        deleted: jax.Array = _deleted(shape, kind, weak, sharding, committed)
-        return deleted
     if kind.itemsize >= _WIDE and not jax.config.read("jax_enable_x64"):
         with jax.enable_x64(True):
-            return made(facts, sharding, parts)
+            return _made(facts, sharding, parts)
     put = [_put(part, sharding.memory_kind, layout) for part in parts]
     array = jax.make_array_from_single_device_arrays(shape, sharding, put, dtype=kind)
     if committed and not weak:
@@ -317,123 +486,3 @@ def _put(part: Part, memory_kind: str | None, layout: Any) -> jax.Array:
     place: Any = SingleDeviceSharding(device, memory_kind=memory_kind)
     put: jax.Array = jax.device_put(elements, place if layout is None else Format(layout, place))
     return put
-
-
-def _deleted(shape: Any, dtype: Any, weak: bool, sharding: Any, committed: bool) -> Any:
-    of: Any = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding, weak_type=weak)
-    aval = jax.typeof(of)
-    devices = sharding.addressable_devices_indices_map(shape)  # in order
-    empty = np.empty((0,), dtype)
-    kind = sharding.memory_kind
-    parts = [jax.device_put(empty, SingleDeviceSharding(d, memory_kind=kind)) for d in devices]
-    made = exact.make_deleted_array(aval, sharding, parts, committed=committed)
-    if made is None:
-        raise LookupError("this JAX has no way to make an array that has been deleted")
-    return made
-
-
-class Listing:
-    """Lists arrays while they are packed, and has their parts left out of the pickle."""
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Begins anew: the same values are packed once more."""
-        self._arrays: list[SavedArray] = []
-        self._met: list[Any] = []
-        self._holders: dict[int, Any] = {}
-
-    def named(self, variables: Mapping[str, Any]) -> tuple[SavedArray, ...]:
-        """Returns the arrays, in the order in which they were met, with where they are.
-
-        Args:
-            variables: What was packed.
-        """
-        wanted = [self._holders.get(id(each), each) for each in self._met]
-        found = paths_to(variables, {*map(id, wanted)})
-        paths = (found[id(each)].path if id(each) in found else "" for each in wanted)
-        pairs = zip(self._arrays, paths, strict=True)
-        return tuple(replace(array, path=path) for array, path in pairs)
-
-    def numbered(self, value: Any, reduced: Any, name: str, buffers: OutOfBand) -> Any:
-        """Notes an array that is about to be pickled; returns what a ``reducer_override`` returns.
-
-        Args:
-            value: What is pickled.
-            reduced: What makes it again.
-            name: The variable that it is in.
-            buffers: Takes its parts next.
-        """
-        if not is_listed(value):
-            if isinstance(reduced[1][0], jax.Array):  # keys and refs are made of one
-                self._holders[id(reduced[1][0])] = value
-            return reduced
-        maker, (*arguments, parts), attributes = reduced
-        sharding: Any = value.sharding
-        is_named = _is_named(sharding)
-        is_of_all = is_named and _is_of_all(sharding.mesh)
-        sums = unreduced_axes(sharding)
-        found: tuple[SavedPart, ...] = ()
-        if is_of_all and not sums:
-            first = len(buffers.buffers)
-            buffers.take_next = len(parts)
-            places = sharding.addressable_devices_indices_map(value.shape)
-            found = tuple(
-                SavedPart(box_of(places[device_at(place)], value.shape), dtype, first + k)
-                for k, (place, dtype, _, _) in enumerate(parts)
-            )
-        origin = plain_origin(ORIGINS.of(self._holders.get(id(value), value)))
-        needs = [place_of(device)[1:] for device in sharding.device_set]
-        self._arrays.append(
-            SavedArray(
-                name=name,
-                path="",
-                origin=repr(origin) if origin is not None else "",
-                shape=tuple(value.shape),
-                dtype=str(value.dtype),
-                mesh=dict(sharding.mesh.shape) if is_named else {},
-                is_of_all=is_of_all,
-                needs=(1 + max(p for p, _ in needs), 1 + max(d for _, d in needs)),
-                spec=_spec(sharding.spec, value.ndim) if is_named else ((),) * value.ndim,
-                parts=found,
-                unreduced=tuple(sorted(sums)),
-            )
-        )
-        self._met.append(value)
-        return maker, (*arguments, parts, len(self._arrays) - 1), attributes
-
-
-def is_listed(value: Any) -> bool:
-    """Whether a value is an array over several processes, or all devices, that can be read."""
-    if (
-        not is_array(value)
-        or jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)
-        or is_deleted(value)
-    ):
-        return False
-    sharding: Any = value.sharding
-    if not sharding.is_fully_addressable:
-        return True
-    return _is_named(sharding) and _is_of_all(sharding.mesh)
-
-
-def _is_named(sharding: Any) -> bool:
-    return isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh)
-
-
-def _is_of_all(mesh: Mesh) -> bool:
-    return bool(mesh.size == len(jax.devices(mesh.devices.flat[0].platform)))
-
-
-def box_of(index: Any, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """Returns the part of an array that an index is, as JAX gives it."""
-    return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
-
-
-def _spec(spec: Any, ndim: int) -> tuple[tuple[str, ...], ...]:
-    parts = [*spec.partitions, *[None] * (ndim - len(spec.partitions))]
-    return tuple(
-        part if isinstance(part, tuple) else (part,) if isinstance(part, str) else ()
-        for part in parts
-    )

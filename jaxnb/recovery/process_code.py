@@ -23,7 +23,7 @@ import jax
 from jaxnb.arrays import process_packing
 from jaxnb.arrays.process_names import is_of_user
 from jaxnb.compat import jax_runtime
-from jaxnb.compat.jax_arrays import registration_of
+from jaxnb.compat.jax_arrays import is_registered, registration_of
 from jaxnb.recovery.process_classes import names_of_cells, reduced_class, statement_of
 
 _ATTRIBUTES = [
@@ -266,5 +266,9 @@ def _make_class(make: Any, metaclass: Any, name: str, bases: Any, *rest: Any) ->
 def _fill_class(kind: type, state: tuple[Any, ...]) -> None:
     inner, fill, registration = state
     fill(kind, inner)
-    if registration is not None:
-        registration.apply(kind)
+    if registration is None or is_registered(kind):  # by a metaclass, or a base class
+        return
+    if hasattr(kind, "tree_flatten_with_keys"):
+        jax.tree_util.register_pytree_with_keys_class(kind)
+    else:
+        jax.tree_util.register_pytree_node(kind, *registration)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import io
 import itertools
 import pickle
-import re
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from pickle import whichmodule  # type: ignore[attr-defined]
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -22,14 +22,13 @@ from typing import Any
 import numpy as np
 
 from jaxnb.arrays.lost import LostValue, loss_of, reduced_whole
-from jaxnb.arrays.process_names import Found, holders_of, is_of_user, paths_to
-from jaxnb.recovery import process_arrays
+from jaxnb.arrays.process_names import Found, is_of_user, paths_to
+from jaxnb.recovery import files
 from jaxnb.recovery.fit_to_size import SavedArray
-from jaxnb.recovery.messages import LostPart
+from jaxnb.recovery.messages import LostPart, StateFile
 from jaxnb.recovery.process_arrays import Check, Listing, PartLostError, wait
 from jaxnb.recovery.process_code import CodePickler
-from jaxnb.recovery.process_spread import Spread
-from jaxnb.recovery.process_unpacking import Loss, in_words, reason_of
+from jaxnb.recovery.process_losses import Loss, in_words, others_of, reason_of
 from jaxnb.wire.pickling import OutOfBand, adjacent
 
 
@@ -148,19 +147,30 @@ class PackedState:
         pickle: One pickle a name, one after the other: of the name and its value.
         buffers: What was left out of the pickles: the memory of what was packed, not a copy.
         lost: What could not be packed.
-        arrays: The arrays over several processes in it, if they were listed.
+        arrays: The arrays over several processes in it.
+        parts: Their parts that this process has, which are left out too.
     """
 
     names: Mapping[str, int]
     pickle: bytes
     buffers: tuple[np.ndarray[Any, Any], ...]
     lost: tuple[LostPart, ...]
-    arrays: tuple[SavedArray, ...] = ()
+    arrays: tuple[SavedArray, ...]
+    parts: Sequence[np.ndarray[Any, Any]]
 
     @property
     def nbytes(self) -> int:
         """The size of all of it."""
-        return len(self.pickle) + sum(buffer.nbytes for buffer in self.buffers)
+        return len(self.pickle) + sum(each.nbytes for each in (*self.buffers, *self.parts))
+
+    def write(self, path: Path) -> StateFile:
+        """Writes it to a file.
+
+        Raises:
+            OSError: There is no room, say. What was written is left.
+        """
+        parts = self.pickle, self.buffers, self.arrays, self.parts
+        return StateFile(path.name, path.stat().st_size, files.write(path, self.names, *parts))
 
 
 @dataclass(slots=True)
@@ -186,7 +196,6 @@ def pack(
     variables: Mapping[str, Any],
     check: Check = wait,
     steps: Steps | None = None,
-    spread: Spread | None = None,
     listing: Listing | None = None,
 ) -> PackedState:
     """Packs variables; whatever they are, it does not fail for one that cannot be packed.
@@ -198,19 +207,17 @@ def pack(
         variables: Names and values.
         check: Looks at each array before it is read.
         steps: Told how far it has come.
-        spread: Takes arrays that are spread over processes; else they are packed with this
-            process's parts of them.
-        listing: Lists those, so that others can be made of them in a group of another size.
+        listing: Lists the arrays over several processes.
 
     Raises:
         MemoryError: There is no room for the pickles.
     """
     lost: dict[int, Loss] = {}
     answers: Answers = {}
-    steps = steps or Steps()
+    steps, listing = steps or Steps(), listing or Listing()
     for value, name, reason in steps.gone:
         _lose(lost, value, reason, name)
-    once = partial(_pack_once, variables, check, lost, answers, steps, spread, listing)
+    once = partial(_pack_once, variables, check, lost, answers, steps, listing)
     packed = once()
     for _ in range(MAX_PASSES):
         if not lost:
@@ -226,10 +233,11 @@ def pack(
             _lose(lost, variables[each.name], each.reason, each.name)
         packed = once()
         _name_lost(variables, lost)
-    _note_others(variables, lost)
+    also = others_of(variables, {id(each.value): each.path for each in lost.values() if each.path})
+    for key, names in also.items():
+        lost[key].also = names
     found = dict.fromkeys(each.part for each in lost.values() if each.path)
-    arrays = listing.named(variables) if listing is not None else ()
-    return PackedState(*packed, tuple(found), arrays)
+    return PackedState(*packed, tuple(found), listing.named(variables), listing.parts)
 
 
 def _pack_once(
@@ -238,18 +246,14 @@ def _pack_once(
     lost: dict[int, Loss],
     answers: Answers,
     steps: Steps,
-    spread: Spread | None,
-    listing: Listing | None,
+    listing: Listing,
 ) -> tuple[dict[str, int], bytes, tuple[np.ndarray[Any, Any], ...]]:
     """Packs all names; notes in ``lost`` what cannot be packed."""
     while True:
         file, out_of_band = io.BytesIO(), OutOfBand()
         ends = [0]
-        if spread is not None:
-            spread.clear()
-        if listing is not None:
-            listing.clear()
-        pickler = StatePickler(file, out_of_band, check, lost, answers, steps, spread, listing)
+        listing.clear()
+        pickler = StatePickler(file, out_of_band, check, lost, answers, steps, listing)
         for name, value in variables.items():
             steps.name = name
             is_lost = id(value) in lost and (lost[id(value)].is_whole or _is_plain(value))
@@ -295,21 +299,6 @@ def _name_lost(variables: Mapping[str, Any], lost: dict[int, Loss]) -> None:
             _lose(lost, whole, f"has {in_words(each)}: {each.reason}", each.name)
 
 
-def _note_others(variables: Mapping[str, Any], lost: Mapping[int, Loss]) -> None:
-    """Notes which other variables hold what is lost; those of IPython's are of no interest."""
-    wanted = {id(each.value): each for each in lost.values() if each.path}
-    if not wanted:
-        return
-    own = {name: value for name, value in variables.items() if _is_own(name)}
-    for key, names in holders_of(own, wanted).items():
-        path = wanted[key].path
-        wanted[key].also = tuple(n for n in names if not re.match(rf"{n}\b", path))
-
-
-def _is_own(name: str) -> bool:
-    return name.isidentifier() and not name.startswith("_") and name not in ("In", "Out")
-
-
 def _is_plain(value: Any) -> bool:
     kind = type(value)
     return any(kind is each for each in _NOBODY_IS_ASKED_OF)  # its metaclass may compare
@@ -325,7 +314,7 @@ class StatePickler(CodePickler):
         lost: What is known to be lost, by id; what is found is added, under the name of ``steps``.
         answers: See :data:`Answers`.
         steps: Told how far it has come.
-        spread, listing: See :func:`pack`.
+        listing: See :func:`pack`.
 
     Attributes:
         stand_in: What stands for its whole value, if that is lost.
@@ -339,13 +328,11 @@ class StatePickler(CodePickler):
         lost: dict[int, Loss],
         answers: Answers,
         steps: Steps,
-        spread: Spread | None = None,
-        listing: Listing | None = None,
+        listing: Listing,
     ) -> None:
         super().__init__(file, protocol=5, buffer_callback=out_of_band)
-        self._out_of_band, self._listing = out_of_band, listing
         self._check, self._lost, self._answers, self._steps = check, lost, answers, steps
-        self._own, self._spread = OwnObjects(), spread
+        self._own, self._listing = OwnObjects(), listing
         self.stand_in: LostValue | None = None
 
     def reducer_override(self, value: Any) -> Any:
@@ -366,11 +353,11 @@ class StatePickler(CodePickler):
 
     def tracked(self, class_id: str) -> Any:
         """Returns what stands for the id by which cloudpickle knows a class again."""
-        return class_id if self._spread is None else self._spread.tracked(class_id)
+        return "" if self._listing.compares else class_id  # each process makes it by chance
 
     def _of_stand_in(self, lost: LostValue) -> Any:
         # What this process alone has of an array is nothing to others.
-        return reduced_whole(lost) if self._spread is None else lost.__reduce__()
+        return lost.__reduce__() if self._listing.compares else reduced_whole(lost)
 
     def _reduced(self, value: Any) -> Any:
         if id(value) in self._answers:
@@ -386,8 +373,6 @@ class StatePickler(CodePickler):
         if issubclass(
             type(value), LostValue
         ):  # it is lost on the way further on too, and is told again
-            if self._spread is not None:
-                self._spread.meet_lost(value)
             raise pickle.PicklingError(loss_of(value)[1])
         found = self._of_jax(value)
         if found is NotImplemented:
@@ -412,14 +397,7 @@ class StatePickler(CodePickler):
     def _of_jax(self, value: Any) -> Any:
         """Returns how an array, a device or a mesh is pickled; NotImplemented for whatever else."""
         self._steps.reads = True
-        found = NotImplemented
-        if self._spread is not None:
-            found = self._spread.reduced(value, self._check)
-        if found is NotImplemented:
-            found = process_arrays.reduced(value, self._check)
-            if self._listing is not None and found is not NotImplemented:
-                name = self._steps.name
-                found = self._listing.numbered(value, found, name, self._out_of_band)
+        found = self._listing.reduced(value, self._check, self._steps.name)
         self._steps.reads = False
         return found
 

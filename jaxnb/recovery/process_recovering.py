@@ -6,6 +6,8 @@ sentinel's thread tells the notebook how far it is.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import pickle
 import sys
@@ -23,12 +25,11 @@ from jaxnb.arrays.process_describe import shards_of, unreduced_axes
 from jaxnb.compat.jax_arrays import device_arrays
 from jaxnb.labels import processes_label
 from jaxnb.lockstep.process_ask_conductor import Lockstep
-from jaxnb.recovery import files, process_variables
-from jaxnb.recovery.messages import Attempt, Measured, Refused, StateFile
+from jaxnb.recovery import files, hooks, process_variables
+from jaxnb.recovery.messages import Attempt, CalledHooks, Measured, Refused, StateFile
 from jaxnb.recovery.meter import Meter, seconds_without_processor
-from jaxnb.recovery.process_arrays import Listing, PartLostError
+from jaxnb.recovery.process_arrays import PartLostError, is_known
 from jaxnb.recovery.process_pickling import PackedState, Steps, pack
-from jaxnb.recovery.process_spread import is_known
 from jaxnb.wire.process_sentinel import ThisProcess
 
 IDLE_SECONDS = 1.0
@@ -243,17 +244,14 @@ class _Packing:
     def _pack(self, steps: Steps) -> None:
         if self._values is None:
             self._values = process_variables.to_carry(self._shell)
-        listing = Listing() if self.attempt.is_resized else None
         reader = Reader(frozenset(self.attempt.dead), self.attempt.is_given_up)
-        packed = pack(self._values.values, reader, steps, listing=listing)
+        packed = pack(self._values.values, reader, steps)
         if steps is self._steps:
             self._packed = packed
 
     def _write(self, path: Path) -> None:
         assert self._packed is not None
-        packed = self._packed
-        digest = files.write(path, packed.names, packed.pickle, packed.buffers, packed.arrays)
-        self._written = StateFile(path.name, path.stat().st_size, digest)
+        self._written = self._packed.write(path)
 
     def _leave_out_what_waits(self) -> None:
         steps, values = self._steps, self._values
@@ -348,3 +346,20 @@ def drop(process: ThisProcess) -> None:
     """Drops what was packed."""
     global _packing
     _packing = None
+
+
+def call_hooks(process: ThisProcess) -> CalledHooks:
+    """Calls what :func:`jaxnb.on_recover` was given, in the order in which it was given.
+
+    A function that raises does not keep the others from being called. What they print comes back:
+    no cell runs that would show it.
+    """
+    raised, printed = [], io.StringIO()
+    for function in hooks.functions():
+        try:
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+                function()
+        except (Exception, SystemExit) as error:  # a user's function may raise anything
+            name = getattr(function, "__qualname__", repr(function))
+            raised.append(f"`{name}` raised {type(error).__name__}: {error}")
+    return CalledHooks(tuple(raised), printed.getvalue())

@@ -1,22 +1,25 @@
-"""Writes this process's variables to a file, and takes them from one."""
+"""Writes this process's variables to a file, takes them from one, and describes them."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import jax
 
-from jaxnb.arrays.lost import loss_of
-from jaxnb.arrays.process_names import paths_to
+from jaxnb.arrays.lost import LostValue, loss_of
+from jaxnb.arrays.process_canonical import canonical_digest
 from jaxnb.recovery import files, process_variables
 from jaxnb.recovery.fit_to_size import MisfitError
-from jaxnb.recovery.messages import LostPart, Measured, Refused, Resized, StateFile, Taken
+from jaxnb.recovery.messages import Measured, Possession, Refused, Source, StateFile, Taken
 from jaxnb.recovery.process_arrays import Listing
+from jaxnb.recovery.process_code import is_found_by_name
 from jaxnb.recovery.process_pickling import PackedState, pack
-from jaxnb.recovery.process_spread import Resizing, meshes_of, resizing
-from jaxnb.recovery.process_unpacking import unpack
+from jaxnb.recovery.process_reading import Reading
+from jaxnb.recovery.process_variables import unwrapped
 from jaxnb.wire.process_sentinel import ThisProcess
 
 _waiting: PackedState | None = None
@@ -35,7 +38,7 @@ def measure(process: ThisProcess, *, names: Sequence[str]) -> Measured:
     if missing:
         return Measured({}, 0, (), missing)
     chosen = process_variables.to_save(process.shell, names)
-    _waiting = pack(chosen.values, listing=Listing())
+    _waiting = pack(chosen.values)
     return Measured(chosen.texts, _waiting.nbytes, _waiting.lost)
 
 
@@ -45,12 +48,11 @@ def write(process: ThisProcess, *, folder: str) -> StateFile | Refused:
     assert packed is not None
     path = Path(folder) / files.name_of(process.index)
     try:
-        found = files.write(path, packed.names, packed.pickle, packed.buffers, packed.arrays)
+        return packed.write(path)
     except OSError as error:
         return Refused(f"could not write to {path.parent.parent} ({error.strerror or error})")
     finally:
         drop(process)
-    return StateFile(path.name, path.stat().st_size, found)
 
 
 def drop(process: ThisProcess) -> None:
@@ -68,67 +70,89 @@ def check(process: ThisProcess, *, path: str, expected: str) -> Refused | None:
     return None if is_same else Refused("found its file not as it was written: do not use it")
 
 
-def fits(process: ThisProcess, *, names: Sequence[str], resized: Resized) -> Refused | None:
+def fits(process: ThisProcess, *, source: Source) -> Refused | None:
     """Looks whether the arrays of a group of another size can be laid out here; makes nothing."""
     try:
-        _resizing(process.shell, resized).require_fit(names)
+        Reading(source, process.shell.user_ns).require_fit()
     except MisfitError as error:
         return Refused(f"cannot lay out {error}")
     return None
 
 
-def load(
-    process: ThisProcess,
-    *,
-    path: str,
-    names: Sequence[str],
-    resized: Resized | None = None,
-    maps: bool = False,
-) -> Taken:
+def load(process: ThisProcess, *, source: Source, maps: bool = False) -> Taken:
     """Binds the variables of a file.
 
     Args:
         process: This process.
-        path: The file, which :func:`check` has found as it was written.
-        names: Which of them; all if there are none.
-        resized: The group was of another size when they were saved.
+        source: The files, which :func:`check` has found as they were written.
         maps: See :func:`~jaxnb.recovery.files.read`.
     """
-    how, without = None, frozenset[str]()
-    if resized is None:
-        contents = files.read(Path(path), maps=maps)
-    else:
-        how, without = (
-            _resizing(process.shell, resized, maps=maps),
-            process_variables.PARTS_OF_PLACES,
-        )
-        contents = how.contents[resized.process]
-        if resized.process != process.index:
-            without |= process_variables.OWN_PARTS
-    met = process_variables.binder(process.shell, names, without)
-    if not names:
-        # Until it is taken: an interrupt may end this, and a second one what would come after it.
-        untaken = [name for name in contents.names if name not in process.shell.user_ns]
+    reading = Reading(source, process.shell.user_ns, maps=maps)
+    without = frozenset[str]()
+    if reading.is_resized:
+        without = process_variables.PARTS_OF_PLACES
+        without |= frozenset() if reading.is_own else process_variables.OWN_PARTS
+    _note_untaken(process, reading)
+    with jax.transfer_guard("allow"):
+        found = reading.unpacked(process_variables.binder(process.shell, source.names, without))
+    chosen = process_variables.bind(process.shell, found, source.names)
+    lost = reading.losses(chosen)
+    return Taken(tuple(chosen), (*lost, *process_variables.bind_in_modules(found, source.names)))
+
+
+def _note_untaken(process: ThisProcess, reading: Reading) -> None:
+    """Has each use of a variable raise until it is taken: an interrupt may end that."""
+    source = reading.source
+    if not source.names:
+        untaken = [each for each in reading.contents.names if each not in process.shell.user_ns]
         why = "it was interrupted as it took its variables"
-        advice = f"`%spmd_load {Path(path).parent}` binds it."
+        advice = f"`%spmd_load {Path(source.paths[source.process]).parent}` binds it."
         process_variables.bind_lost(process, dict.fromkeys(untaken, why), advice=advice)
-    with jax.transfer_guard("allow"), resizing(how):
-        unpacked = unpack(contents.pickle, contents.buffers, contents.names, met)
-    chosen = process_variables.bind(process.shell, unpacked.variables, names)
-    lost = unpacked.lost_of(chosen)
-    if names:  # what they share with other variables was met there
-        found = paths_to(chosen, {*map(id, unpacked.stand_ins)})
-        lost += [
-            LostPart(found[id(each)].path, *loss_of(each))
-            for each in unpacked.stand_ins
-            if id(each) in found and not any(part.reason == loss_of(each)[1] for part in lost)
-        ]
-    else:
-        lost += process_variables.bind_in_modules(unpacked.variables)
-    return Taken(tuple(chosen), tuple(lost))
+    elif not (reading.is_own or reading.is_resized):
+        why = "it was interrupted as it took what the others hold"
+        missing = {**dict.fromkeys(source.names, why), **source.missing}
+        process_variables.bind_lost(process, missing, " since it is new")
 
 
-def _resizing(shell: Any, resized: Resized, *, maps: bool = False) -> Resizing:
-    contents = {i: files.read(Path(path), maps=maps) for i, path in resized.paths.items()}
-    meshes = meshes_of(shell.user_ns)
-    return Resizing(resized.process, resized.num_devices, contents, meshes)
+def survey(process: ThisProcess) -> dict[str, Possession]:
+    """Describes what this process has, so that it can be compared with what others have."""
+    values = process_variables.to_give(process.shell)
+    return {name: _possession(name, value) for name, value in values.items()}
+
+
+def _possession(name: str, value: Any) -> Possession:
+    if type(value) is LostValue:
+        return Possession(b"", loss_of(value)[1])
+    listing = Listing(compares=True)
+    packed = pack({name: value}, listing=listing)
+    if new := [part for part in packed.lost if not part.is_old]:
+        return Possession(b"", new[0].reason)
+    return Possession(
+        _digest(packed),
+        is_common=listing.is_common
+        or bool(packed.lost)
+        or name in process_variables.COMMON_PARTS
+        or _is_code(value),
+        arrays=tuple(array.path or name for array in packed.arrays),
+        origins=tuple(array.origin for array in packed.arrays),
+        lost=tuple(part.path for part in packed.lost),
+        is_drawn=type(value).__module__.startswith("matplotlib."),
+    )
+
+
+def _digest(packed: PackedState) -> bytes:
+    total = hashlib.blake2b(canonical_digest(packed.pickle), digest_size=16)
+    for buffer in packed.buffers:
+        total.update(buffer.data)
+    return total.digest()
+
+
+def _is_code(value: Any) -> bool:
+    """Whether a value is nothing but code, which all processes have run alike."""
+    if isinstance(value, ModuleType | type):
+        return True
+    function = unwrapped(value)[-1]  # of what was jitted, say
+    if not isinstance(function, FunctionType):
+        return False
+    has_values = function.__closure__ or function.__defaults__ or function.__kwdefaults__
+    return is_found_by_name(function) or not has_values

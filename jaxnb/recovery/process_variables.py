@@ -24,7 +24,7 @@ from jaxnb.recovery import hooks
 from jaxnb.recovery.messages import LostPart
 from jaxnb.recovery.process_arrays import is_array
 from jaxnb.recovery.process_classes import set_sources_of_cells, sources_of_cells
-from jaxnb.recovery.process_unpacking import reason_of
+from jaxnb.recovery.process_losses import reason_of
 from jaxnb.wire.process_sentinel import ThisProcess
 
 # Such a module is imported again in the new process, and then given the data that it had. What
@@ -341,17 +341,18 @@ def binder(
 
     Args:
         shell: The kernel's.
-        names: Only these variables are wanted, which are bound in the end; all if there are none.
+        names: Only these are wanted; all if there are none.
         without: Parts that are not set.
     """
 
     def met(name: str, value: Any) -> None:
         part = _ALL.get(name)
-        if part is not None and not issubclass(type(value), LostValue):
-            if (not names or part.follows) and name not in without:
-                part.set(shell, value)
-        elif name.isidentifier() and part is None and not names:
+        if name in without or (names and name not in names and not (part and part.follows)):
+            return
+        if part is None and name.isidentifier():
             shell.user_ns[name] = value
+        elif part is not None and not issubclass(type(value), LostValue):
+            part.set(shell, value)
 
     return met
 
@@ -387,11 +388,11 @@ def bind_lost(
     process.shell.push(lost)
 
 
-def bind_in_modules(variables: Mapping[str, Any]) -> list[LostPart]:
+def bind_in_modules(variables: Mapping[str, Any], names: Sequence[str] = ()) -> list[LostPart]:
     """Gives modules of the user's the values that they had; returns what they cannot have."""
     lost: list[LostPart] = []
     for path, value in variables.items():
-        if path not in _ALL and not path.isidentifier():
+        if path not in _ALL and not path.isidentifier() and (not names or path in names):
             lost += _bound_in_module(path, value)
     return lost
 

@@ -11,20 +11,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import psutil
-
 from jaxnb.errors import JaxnbError, RecoveryInterrupted, UsageError
-from jaxnb.labels import format_bytes, processes_label
+from jaxnb.labels import capitalized, format_bytes, processes_label
 from jaxnb.launch.host import is_stopped
 from jaxnb.model.cells import CallRequest
 from jaxnb.model.group import GroupInfo, SentinelFault
 from jaxnb.recovery.files import MANIFEST, arrays_in, scratch_folder
-from jaxnb.recovery.filling import differing, fill
 from jaxnb.recovery.fit_to_size import Facts, MisfitError, lost_here, require_all_fit, resized_notes
 from jaxnb.recovery.messages import (
     Attempt,
     CalledHooks,
-    Filled,
     Lost,
     Measured,
     Recovered,
@@ -32,25 +28,18 @@ from jaxnb.recovery.messages import (
     StateFile,
     losses,
 )
-from jaxnb.recovery.meter import Meter, seconds_without_processor
-from jaxnb.recovery.saving import PACK_SECONDS, Asked, Saver, Told
+from jaxnb.recovery.saving import PACK_SECONDS, Asked, Saver, Told, common, differing
 from jaxnb.wire.messages import Exchange
 
 PAUSE_SECONDS = 0.02
 """Time between two questions to a process about its progress."""
 
-SILENT_SECONDS = 6.0
-"""A process that is silent and idle for this long is given up. It is this long because on a busy
-machine all are late, and C code may hold the GIL."""
-
-COMPUTING_SECONDS = 10.0
-"""A process that computes but does not answer is given up after this long."""
+SILENT_SECONDS = 10.0
+"""A process that is silent for this long is given up. It is this long because on a busy machine all
+are late, and C code may hold the GIL."""
 
 HEALTHY_SECONDS = 60.0
 """One that had answered is waited for so long: then nothing is done, and nobody is ended."""
-
-COMPUTES = 0.1
-"""A process computes if it uses more than this share of one CPU."""
 
 _PROCESS = "jaxnb.recovery.process_recovering"
 
@@ -85,32 +74,6 @@ class Packed:
         return sum(each.nbytes for each in self.processes.values())
 
 
-class Silence:
-    """Tells whether a process that does not answer is to be given up.
-
-    Args:
-        now: The time.
-        cpu_seconds: What it has computed so far.
-
-    Attributes:
-        begun: When it began.
-    """
-
-    def __init__(self, now: float, cpu_seconds: float) -> None:
-        self.begun, self._meter = now, Meter(COMPUTES, now, cpu_seconds)
-
-    def is_enough(self, now: float, cpu_seconds: float) -> bool:
-        """Looks at it again.
-
-        Args:
-            now: The time.
-            cpu_seconds: What it has computed so far.
-        """
-        idle_seconds = self._meter.idle_seconds(now, cpu_seconds)
-        too_long = now - self.begun > COMPUTING_SECONDS
-        return too_long or idle_seconds > SILENT_SECONDS
-
-
 class Carrier:
     """Has the processes of a group pack their variables, and write them to files.
 
@@ -123,7 +86,6 @@ class Carrier:
         interrupted: Ends it with KeyboardInterrupt once it is set; nothing has changed then.
         notice: Shows the user a sentence.
         require_there: Raises if the processes are ended for another reason than their death.
-        is_resized: The new group is of another size.
         is_given_up: The user has given up on what is still computed: it is not waited for.
     """
 
@@ -136,14 +98,13 @@ class Carrier:
         notice: Callable[[str], None],
         require_there: Callable[[], None],
         *,
-        is_resized: bool = False,
         is_given_up: bool = False,
     ) -> None:
-        self._is_resized, self._is_given_up = is_resized, is_given_up
+        self._is_given_up = is_given_up
         self._sentinels, self._pids, self._dead = sentinels, pids, dead
         self._interrupted, self._notice = interrupted, notice
         self._require_there = require_there
-        self._silences: dict[int, Silence] = {}
+        self._silent_since: dict[int, float] = {}
         self._healthy: set[int] = set()
         self._told: set[tuple[int, bool]] = set()
 
@@ -163,7 +124,7 @@ class Carrier:
         given_up: dict[int, str] = {}
         while True:
             living = self._pids.keys() - gone
-            attempt = Attempt(uuid.uuid4().hex, sorted(gone), self._is_resized, self._is_given_up)
+            attempt = Attempt(uuid.uuid4().hex, sorted(gone), self._is_given_up)
             answers = self._until_all(living, "packed", asdict(attempt), given_up)
             now_gone = set(self._dead()) | given_up.keys()
             if now_gone <= gone:
@@ -194,7 +155,7 @@ class Carrier:
             self._require_there()
         except JaxnbError:
             return
-        living = self._pids.keys() - set(self._dead()) - self._silences.keys()
+        living = self._pids.keys() - set(self._dead()) - self._silent_since.keys()
         self._sentinels.ask(living, f"{_PROCESS}.drop")
 
     def _until_all(
@@ -234,25 +195,18 @@ class Carrier:
     def _too_silent(self, asked: Collection[int], answers: Collection[int]) -> dict[int, str]:
         """Returns who of those that were asked is given up, and why."""
         for index in answers:
-            self._silences.pop(index, None)
+            self._silent_since.pop(index, None)
         silent = {i: self._why_given_up(i) for i in asked if i not in answers}
         return {i: why for i, why in silent.items() if why}
 
     def _why_given_up(self, index: int) -> str:
-        now, pid = time.monotonic(), self._pids[index]
-        try:
-            times = psutil.Process(pid).cpu_times()
-        except psutil.Error:  # it has just ended
-            return ""
-        cpu_seconds = times.user + times.system + seconds_without_processor(pid)
-        stopped = is_stopped(pid)
-        if index not in self._silences:
-            self._silences[index] = Silence(now, cpu_seconds)
+        now, stopped = time.monotonic(), is_stopped(self._pids[index])
+        since = self._silent_since.setdefault(index, now)
         if (index, stopped) not in self._told:
             self._told.add((index, stopped))
             self._tell_silent(index, is_stopped=stopped)
         if index in self._healthy:
-            if now - self._silences[index].begun > HEALTHY_SECONDS:
+            if now - since > HEALTHY_SECONDS:
                 raise JaxnbError(
                     f"Process {index} has not answered for {HEALTHY_SECONDS:g} s while it packed "
                     "its variables. Nothing has changed. It may answer yet; type `%spmd_recover` "
@@ -261,8 +215,7 @@ class Carrier:
             return ""
         if stopped:  # nobody knows how long that lasts
             return "was stopped"
-        is_enough = self._silences[index].is_enough(now, cpu_seconds)
-        return "did not answer" if is_enough else ""
+        return "did not answer" if now - since > SILENT_SECONDS else ""
 
     def _tell_silent(self, index: int, *, is_stopped: bool) -> None:
         if index in self._healthy:
@@ -279,13 +232,14 @@ class Carrier:
         elif not is_stopped:
             self._notice(
                 f"process {index} does not answer; it is ended by force unless it answers in "
-                f"{COMPUTING_SECONDS:g} s. Interrupt ends the wait and changes nothing."
+                f"{SILENT_SECONDS:g} s. Interrupt ends the wait and changes nothing."
             )
 
 
 Progress = Callable[[str, str], None]
 
-_HOOKS = "jaxnb.recovery.process_hooks.call"
+_NO_NAME = ("np.random.get_state()", "random.getstate()")
+"""Not reported as missing: they differ between processes unless the user seeds them alike."""
 
 
 class _Carried(NamedTuple):
@@ -342,6 +296,7 @@ class Recovery:
         with self._dropped_if_it_fails():
             self.progress("packing", "the variables")
             packed = self.carrier.pack()
+            self._require_all(packed)
         with scratch_folder(packed.nbytes) as folder:
             with self._dropped_if_it_fails(folder):
                 files = self.carrier.write(packed, folder)
@@ -370,6 +325,16 @@ class Recovery:
         if was_interrupted:
             raise RecoveryInterrupted(found)
         return found
+
+    def _require_all(self, packed: Packed) -> None:
+        """Sizes change for a whole group only: nobody else knows what a dead process had."""
+        gone = [each.process_index for each in self.group().processes]
+        gone = [index for index in gone if index not in packed.processes]
+        if self.size is not None and gone:
+            raise JaxnbError(
+                f"{capitalized(processes_label(gone))} died or did not answer while the variables "
+                "were packed. Nothing has changed. Type `%spmd_recover` first."
+            )
 
     def _require_fit(self, folder: Path, files: Mapping[int, StateFile]) -> None:
         if self.size is None:
@@ -402,21 +367,22 @@ class Recovery:
         died = tuple(i for i in range(before.num_processes) if i not in files)
         self.progress("unpacking", format_bytes(packed.nbytes))
         saver = Saver(channel, self.group())
-        taken = saver.bind(folder, files, (), before, maps=True)
-        filled = Filled()
+        taken = saver.bind(folder, files, before, maps=True)
+        given: tuple[str, ...] = ()
+        missing: dict[str, str] = {}
         if died and files:
             self.progress("giving variables", f"to {processes_label(died)}")
-            filled = fill(channel, files.keys(), died)
+            given, missing = common(channel, files.keys())
+            taken |= saver.fill(folder, files, given, missing)
         lost = lost_here(told.lost, before.num_processes, saver.num_processes)
         lost += losses({i: answer.lost for i, answer in taken.items()})
-        lost += losses(filled.lost)
         known: dict[str, set[int]] = {}
         for each in lost:
             known.setdefault(each.path, set()).update(each.processes)
         lost += [
             Lost(name, told.variables.get(name, "state"), who, why)
-            for name, why in filled.missing.items()
-            if (who := tuple(sorted(set(died) - known.get(name, set()))))
+            for name, why in missing.items()
+            if name not in _NO_NAME and (who := tuple(sorted(set(died) - known.get(name, set()))))
         ]
         gone, damaged = {each.path for each in lost}, {each.variable for each in lost}
         return Recovered(
@@ -425,7 +391,7 @@ class Recovery:
             tuple(lost),
             time.perf_counter() - started,
             packed.nbytes,
-            tuple(name for name in filled.names if name not in damaged),
+            tuple(name for name in given if name.isidentifier() and name not in damaged),
             packed.given_up,
             tuple(sorted(set(unended) - set(died))),
             *_call_hooks(channel),
@@ -453,7 +419,9 @@ def wait_for_cells(
 
 def _call_hooks(channel: Asked) -> tuple[tuple[str, ...], dict[int, str]]:
     """Has all call what :func:`jaxnb.on_recover` was given; returns what it raised and printed."""
-    requests = dict.fromkeys(range(channel.num_processes), CallRequest(_HOOKS, {}))
+    requests = dict.fromkeys(
+        range(channel.num_processes), CallRequest(f"{_PROCESS}.call_hooks", {})
+    )
     answers: dict[int, CalledHooks] = channel.ask_together(requests, 0, PACK_SECONDS)
     doing = "what jaxnb.on_recover was given was called"
     channel.require(answers, doing, "and the variables are there.")

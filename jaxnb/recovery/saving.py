@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -31,9 +31,10 @@ from jaxnb.recovery.fit_to_size import require_readable as require_fit
 from jaxnb.recovery.messages import (
     Lost,
     Measured,
+    Possession,
     Refused,
-    Resized,
     SavedState,
+    Source,
     StateFile,
     Taken,
     losses,
@@ -45,6 +46,7 @@ PACK_SECONDS = 3600.0
 """How long a process may pack or unpack; classes' own code runs then. Interrupt ends it sooner."""
 
 _PROCESS = "jaxnb.recovery.process_saving"
+_SURVEY = CallRequest(f"{_PROCESS}.survey", {})
 
 
 class Asked(Protocol):
@@ -166,7 +168,7 @@ class Saver:
         for start in range(0, len(checks), self.num_processes):
             some = dict(enumerate(checks[start : start + self.num_processes]))
             _require_done(self._each("check", "checked", some), "Nothing was loaded")
-        taken = self.bind(path, found, names, saved_by)
+        taken = self.bind(path, found, saved_by, names)
         if without := [i for i in range(saved_by.num_processes) if i not in found]:
             notes += (f"{capitalized(processes_label(without))} had died, and saved nothing.",)
         notes += resized_notes(saved_by.size, self.facts.size, "is not loaded")
@@ -184,8 +186,8 @@ class Saver:
         self,
         folder: Path,
         files: Mapping[int, StateFile],
+        saved_by: Facts,
         names: Sequence[str] = (),
-        saved_by: Facts | None = None,
         *,
         maps: bool = False,
     ) -> dict[int, Taken]:
@@ -197,26 +199,51 @@ class Saver:
         Args:
             folder: The directory.
             files: The file of each process that has one.
+            saved_by: The group that has saved them.
             names: The variables; all if there are none.
-            saved_by: The group that has saved them, if it need not be of this size.
             maps: Nobody else writes to the files: what is bound may stay in them.
 
         Raises:
             JaxnbError: One gave no answer; or something does not fit, and nothing is bound.
         """
         paths = {i: str(folder / file.name) for i, file in files.items()}
-        loads: dict[int, dict[str, Any]] = {
-            i: {"path": path, "names": tuple(names), "maps": maps} for i, path in paths.items()
-        }
-        if saved_by is not None and saved_by.size != self.facts.size:
-            num_devices, loads, asked = saved_by.num_devices, {}, {}
-            for i in range(self.num_processes):
-                process = i if i in paths else min(paths)
-                resized = Resized(process, num_devices, paths)
-                asked[i] = {"names": tuple(names), "resized": resized}
-                loads[i] = asked[i] | {"path": paths[process], "maps": maps}
+        if saved_by.size == self.facts.size:
+            sources = {i: Source(i, {i: path}, 0, tuple(names)) for i, path in paths.items()}
+        else:
+            how = paths, saved_by.num_devices, tuple(names)
+            everyone = range(self.num_processes)
+            sources = {i: Source(i if i in paths else min(paths), *how) for i in everyone}
+            asked = {i: {"source": source} for i, source in sources.items()}
             _require_done(self._each("fits", "looked at", asked), "Nothing was loaded")
-        return self._each("load", "loaded", loads, "and other processes have theirs. Load again.")
+        return self._load_each(sources, "and other processes have theirs. Load again.", maps=maps)
+
+    def fill(
+        self,
+        folder: Path,
+        files: Mapping[int, StateFile],
+        names: tuple[str, ...],
+        missing: Mapping[str, str],
+    ) -> dict[int, Taken]:
+        """Has processes that have no file bind what all others hold equal.
+
+        Args:
+            folder: The directory, as it was bound.
+            files: The files of the others.
+            names: What they hold equal.
+            missing: What they do not, and why.
+
+        Raises:
+            JaxnbError: One gave no answer.
+        """
+        paths = {i: str(folder / file.name) for i, file in files.items()}
+        chosen = names or ("",)  # no names would mean all
+        source = Source(min(paths), paths, 0, chosen, missing)
+        new = [i for i in range(self.num_processes) if i not in paths]
+        return self._load_each(dict.fromkeys(new, source), "and the others keep theirs.", maps=True)
+
+    def _load_each(self, sources: Mapping[int, Source], *then: str, maps: bool) -> dict[int, Taken]:
+        asked = {i: {"source": source, "maps": maps} for i, source in sources.items()}
+        return self._each("load", "loaded", asked, *then)
 
     def _requests(self, function: str, **arguments: Any) -> dict[int, CallRequest]:
         everyone = range(self._channel.num_processes)
@@ -364,3 +391,63 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 def _lost(plain: Mapping[str, Any]) -> Lost:
     tuples = {name: tuple(plain[name]) for name in ("processes", "also")}
     return Lost(**{**plain, **tuples})
+
+
+def common(channel: Asked, living: Collection[int]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Returns the names that processes hold equal, and the others with what keeps them from it.
+
+    Args:
+        channel: To the processes.
+        living: Those that have their variables.
+
+    Raises:
+        JaxnbError: A process gave no answer.
+    """
+    found = channel.ask_together(dict.fromkeys(living, _SURVEY), 0, PACK_SECONDS)
+    channel.require(found, "variables were compared", "and the others keep theirs.")
+    missing: dict[str, str] = {}
+    for name in dict.fromkeys(name for possessions in found.values() for name in possessions):
+        if reason := why_not({i: possessions.get(name) for i, possessions in found.items()}):
+            missing[name] = reason
+    return tuple(name for name in found[min(living)] if name not in missing), missing
+
+
+def differing(channel: Asked) -> list[str] | None:
+    """Returns the variables that differ by process; None if one does not tell."""
+    asked = dict.fromkeys(range(channel.num_processes), _SURVEY)
+    found = channel.ask_together(asked, 0, PACK_SECONDS)
+    if not all(type(possessions) is dict for possessions in found.values()):
+        return None
+    digests: dict[str, set[bytes | None]] = {}
+    for name in dict.fromkeys(name for possessions in found.values() for name in possessions):
+        held = [possessions.get(name) for possessions in found.values()]
+        digests[name] = {each and (b"" if each.is_drawn else each.digest) for each in held}
+    return [name for name, those in digests.items() if len(those) > 1 and name.isidentifier()]
+
+
+def why_not(held: Mapping[int, Possession | None]) -> str:
+    """Returns why a value cannot be given to a new process; empty if it can.
+
+    Args:
+        held: What each of the others has under the name.
+    """
+    without = sorted(i for i, possession in held.items() if possession is None)
+    possessions = [possession for possession in held.values() if possession is not None]
+    if without:
+        return f"process {without[0]} does not have it either"
+    for i, possession in held.items():
+        if possession is not None and not possession.digest:
+            return f"process {i} cannot give it: {possession.reason}"
+    if len({possession.digest for possession in possessions}) > 1:
+        broken = [(i, each.lost[0]) for i, each in held.items() if each is not None and each.lost]
+        if broken:
+            return "process {} has lost a part of it, `{}`".format(*min(broken))
+        is_drawn = all(each.is_drawn for each in possessions)
+        return "a figure is drawn by each process" if is_drawn else "differs by process"
+    if len({possession.origins for possession in possessions}) > 1:
+        apart = zip(possessions[0].arrays, *(each.origins for each in possessions), strict=True)
+        path = next(path for path, *origins in apart if len(set(origins)) > 1)
+        return f"the others hold shards of different arrays in `{path}`, from different steps"
+    if len(possessions) == 1 and not possessions[0].is_common:
+        return "only one process holds it, so it may not be the same for all"
+    return ""

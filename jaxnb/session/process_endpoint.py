@@ -50,7 +50,7 @@ from jaxnb.profile.process_stats import Statistics, looking, quickly_back
 from jaxnb.profile.process_timekeeper import Timekeeper, Times
 from jaxnb.recovery import hooks
 from jaxnb.wire import messages, process_features, process_sentinel
-from jaxnb.wire.messages import HAS_END_KEY, METADATA_KEY, digest, dump, load
+from jaxnb.wire.messages import METADATA_KEY, digest, dump, load
 from jaxnb.wire.process_sentinel import Sentinel, ThisProcess
 from jaxnb.wire.process_together import Rounds
 
@@ -321,18 +321,12 @@ def install(kernel: Any = None) -> None:
     process_shell.install_forks()
     messages.install(kernel)
     ipykernel.leave_signals_alone(kernel, is_ours)
-    ipykernel.say_less(kernel, _is_waited_for)
     kernel.log.setLevel(logging.ERROR)  # all that its handler shows; four are made in each cell
 
 
 def is_ours(message: Any) -> bool:
     """Whether a message is a request of jaxnb's."""
     return bool(message) and METADATA_KEY in message.get("metadata", {})
-
-
-def _is_waited_for(status: str, parent: Any) -> bool:
-    """Whether somebody waits to hear that the kernel is busy or idle with a message."""
-    return not is_ours(parent) or (status == "idle" and HAS_END_KEY in parent["metadata"])
 
 
 async def _answer(responder: Responder, parent: Any) -> Any:

@@ -18,9 +18,8 @@ from jaxnb.cells.answers import ending_of
 from jaxnb.cells.outcome import outcome_of
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import OutputSink, ScriptNotices
-from jaxnb.errors import DivergenceWarning, NanWarning, PitfallWarning, UsageError
+from jaxnb.errors import NanWarning, PitfallWarning, UsageError
 from jaxnb.labels import one_line, plural
-from jaxnb.lockstep import divergence
 from jaxnb.lockstep.settings import KnownSettings
 from jaxnb.model.cells import CellOutcome, CellRecord, CellRequest, code_seconds
 from jaxnb.model.dispatches import Cause, Trail
@@ -313,8 +312,7 @@ class Records:
         """
         self.timelines.note(result.cell, self._told(ran))
         is_recorded = self._reach.is_recorded(ran.collected.request)
-        parted = ran.findings.parted
-        said = failure or (parted and divergence.describe(parted)) or result.first_nan
+        said = failure or result.first_nan
         record = record_of(
             result,
             began=began,
@@ -345,9 +343,6 @@ class Records:
 def tell(ran: Ran, result: CellResult, sink: OutputSink, error: Exception | None) -> None:
     """Tells who does not see a cell's card of what it has: a script is warned, at its line."""
     is_script, warn_at = isinstance(sink, ScriptNotices), levels_to_caller()
-    if is_script and ran.findings.parted is not None:
-        text = divergence.describe(ran.findings.parted)
-        warnings.warn(text, DivergenceWarning, stacklevel=warn_at)
     if is_script and result.first_nan is not None:
         warnings.warn(str(result.first_nan), NanWarning, stacklevel=warn_at)
     if not result.pitfalls or sink.shows_cards:

@@ -88,7 +88,6 @@ class Recoveries:
             interrupted,
             notice or self._reach.notice,
             partial(life.require_unchanged, generation),
-            is_resized=size is not None,
             is_given_up=bool(unended) or life.lifecycle.phase is Phase.COMPUTING,
         )
         recovery = Recovery(

@@ -88,20 +88,13 @@ class Findings:
 
     Attributes:
         stopped: Where the processes were about to part, of which nothing has run.
-        parted: Where they have dispatched the same in another order.
     """
 
     stopped: Divergence | None = None
-    parted: Divergence | None = None
     unequal: tuple[UnequalInput, ...] = ()
     suspect: str = ""
     unequal_names: tuple[Difference, ...] = ()
     first_nan: FirstNan | None = None
-
-    @property
-    def divergence(self) -> Divergence | None:
-        """Where they parted, or were about to."""
-        return self.parted or self.stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +127,8 @@ class Ran:
     @property
     def cause(self) -> Cause | Literal[""]:
         """Why its processes diverged, or waited without end; empty if neither."""
-        if self.findings.divergence is not None:
-            return self.findings.divergence.cause
+        if self.findings.stopped is not None:
+            return self.findings.stopped.cause
         return self.running.wait_cause if self.was_cut else ""
 
 
@@ -177,7 +170,7 @@ class Results:
             seconds=collected.seconds,
             stdout=collected.merged["stdout"],
             stderr=collected.merged["stderr"],
-            divergence=found.divergence,
+            divergence=found.stopped,
             unequal_names=found.unequal_names,
             pitfalls=pitfalls,
             first_nan=found.first_nan,
@@ -282,11 +275,6 @@ class Examiner:
         stopped = self._stopped(collected)
         if stopped is not None and stopped.program is not None and not sink.shows_cards:
             running.notice(_programs_text(stopped.program))  # a card has it, folded
-        parted = None
-        if is_recorded and not (was_cut or collected.errors):
-            parted = self._swapped(collected)
-        if parted is not None and not is_script:
-            running.notice(divergence.describe(parted))
         if caught := caught_text(collected.replies):
             running.notice(caught)
         found: tuple[UnequalInput, ...] = ()
@@ -297,7 +285,7 @@ class Examiner:
                     those = [each for each in found if each.array.role == role]
                     running.notice(unequal.describe(those, collected.request.cell))
             suspect = value_apart(collected.replies)
-        is_alike = not (was_cut or collected.errors or stopped or parted)
+        is_alike = not (was_cut or collected.errors or stopped)
         names = () if is_alike or not is_recorded else self._unequal_names(running, collected)
         seen = [each.nan for each in collected.replies.values() if each.nan is not None]
         first_nan = nans.first_of(collected.request.cell, seen)
@@ -307,7 +295,7 @@ class Examiner:
             last = self._last_of_all(collected)
             if last is not None:
                 running.notice(stopped_text(last))
-        return Findings(stopped, parted, found, suspect, names, first_nan)
+        return Findings(stopped, found, suspect, names, first_nan)
 
     def _recordings(self, processes: Sequence[int]) -> dict[int, Recording]:
         return self._reach.told(processes, "recording")
@@ -346,18 +334,6 @@ class Examiner:
             for who in asked
         }
         return divergence.difference(lines)
-
-    def _swapped(self, collected: Collected) -> Divergence | None:
-        """Returns where the same places of a cell began to dispatch in another order.
-
-        What they dispatched was the same, so nothing has stopped them.
-        """
-        for processes in divergence.swapped(collected.trails):
-            recordings = self._recordings(processes)
-            found = divergence.first_swapped(collected.request.cell, processes, recordings)
-            if found is not None:
-                return found
-        return None
 
     def _unequal(self, collected: Collected) -> tuple[UnequalInput, ...]:
         """Returns the replicas that a cell was to compute with, or has made, and are not equal."""

@@ -18,9 +18,8 @@ from typing import Any
 from jaxnb.compat.ipyparallel import RawClient
 from jaxnb.errors import ProcessDiedError
 from jaxnb.labels import capitalized, processes_label
-from jaxnb.model.cells import CellRequest, CheckRequest, Request
+from jaxnb.model.cells import CellRequest, Request
 from jaxnb.wire.messages import (
-    HAS_END_KEY,
     METADATA_KEY,
     Exchange,
     Output,
@@ -189,8 +188,6 @@ class Transport:
         session, frames = self._client.session, dump(request)
         metadata: dict[str, Any] = {METADATA_KEY: digest(*frames)}
         has_output = isinstance(request, CellRequest)
-        if has_output or isinstance(request, CheckRequest):  # after which :meth:`unheard` looks
-            metadata[HAS_END_KEY] = True
         message = session.msg("apply_request", metadata=metadata)
         identity = self._uuids[index]
         sent = _Sent(index, identity.decode(), exchange, has_output)

@@ -40,9 +40,6 @@ def load(frames: Sequence[Any]) -> Any:
 METADATA_KEY = "jaxnb"
 """Marks a request or reply as jaxnb's; its value is :func:`digest` of the buffers."""
 
-HAS_END_KEY = "jaxnb_has_end"
-"""Marks a request as one whose output's end is waited for, beside the reply."""
-
 
 def digest(*buffers: Any) -> str:
     """Returns a digest of buffers, for the metadata of the message that carries them."""

@@ -12,24 +12,20 @@ MIN_OUT_OF_BAND_BYTES = 64 << 10
 
 
 class OutOfBand:
-    """Takes buffers out of a pickle: a ``buffer_callback`` for it.
+    """Takes large buffers out of a pickle: a ``buffer_callback`` for it.
 
     Attributes:
         buffers: What was left out, in order, as bytes. They are the memory of what was pickled,
             not a copy.
-        take_next: So many of the next buffers are left out, however small they are.
     """
 
     def __init__(self) -> None:
         self.buffers: list[np.ndarray[Any, Any]] = []
-        self.take_next = 0
 
     def __call__(self, buffer: pickle.PickleBuffer) -> bool:
-        """Takes a buffer if it is large, or asked for; returns whether it stays in the pickle."""
+        """Takes a buffer if it is large; returns whether it stays in the pickle."""
         raw = buffer.raw()
-        if self.take_next:
-            self.take_next -= 1
-        elif raw.nbytes < MIN_OUT_OF_BAND_BYTES:
+        if raw.nbytes < MIN_OUT_OF_BAND_BYTES:
             return True
         self.buffers.append(np.frombuffer(raw, dtype=np.uint8))
         return False

@@ -54,7 +54,7 @@ def test_an_object_that_holds_python_while_it_packs_costs_nothing(
     os.mkfifo(fifo)
     pids = [each.pid for each in session.processes]
     session.run(HELD.format(str(fifo)))
-    monkeypatch.setattr(recovering, "COMPUTING_SECONDS", -1.0)  # who is given up is so at once
+    monkeypatch.setattr(recovering, "SILENT_SECONDS", -1.0)  # who is given up is so at once
     told: list[str] = []
 
     def press(_: StderrNotices, text: str) -> None:

@@ -170,16 +170,20 @@ def test_what_others_lost_a_part_of_is_not_given_and_says_so(group: Session) -> 
 
 
 @pytest.mark.thorough
-def test_what_cannot_be_made_is_named_by_its_path(group: Session) -> None:
+def test_what_cannot_be_made_is_named_and_what_shares_it_too(group: Session) -> None:
     group.run(
         "class Odd:\n    def __setstate__(self, state):\n        raise ValueError('no')\n"
-        "odd = {'parts': [1, Odd()]}\nodd['parts'][1].x = 1"
+        "odd = {'parts': [1, Odd()]}\nodd['parts'][1].x = [mine]\n"
+        "whole, parts, holder = odd['parts'][1].x, odd['parts'], {'parts': odd['parts']}"
     )
     (lost,) = group.recover().lost
-    assert (lost.path, lost.type) == ("odd['parts'][1]", "Odd")
-    assert "no" in lost.reason
-    with pytest.raises(CellError, match=r"`odd\['parts'\]\[1\]` \(Odd\) was not carried over"):
-        group.run("odd['parts'][1].x")
+    assert (lost.path, lost.reason) == ("odd", "ValueError: no")
+    assert {*lost.also} == {"parts", "holder"}
+    for use in ("odd['parts']", "parts[0]", "holder['parts'][0]"):
+        with pytest.raises(CellError, match=r"`odd` \(value\) was not carried over: .*no"):
+            group.run(use)
+    group.run("assert whole[0] is mine")
+    group.run(CHECK)
 
 
 def test_an_interrupt_while_it_packs_changes_nothing(group: Session) -> None:

@@ -344,7 +344,9 @@ def test_replicas_that_differ_are_not_given_and_figures_neither(group: Session) 
     for name in ("figure", "axes"):
         assert missing(recovered, 1)[name] == "a figure is drawn by each process"
     assert missing(recovered, 1)["both"] == "differs by process"
-    assert missing(recovered, 1)["params"] == ("the others' replicas of `params.a` differ")
+    assert missing(recovered, 1)["params.a"] == "its replicas differ by process"
+    with pytest.raises(CellError, match=r"ArrayGoneError.*`params.a` .*its replicas differ"):
+        group.run("params.a + 1")
 
 
 @pytest.mark.thorough

@@ -8,7 +8,7 @@ import builtins
 import json
 import linecache
 import os
-import pickle
+import pathlib
 import sys
 
 CELL = """
@@ -216,8 +216,9 @@ class Garbage:
 garbage = Garbage()
 class Fails:
     def __setstate__(self, state): raise ValueError("not here")
-fails = {"it": Fails(), "x": x}
-fails["it"].a = 1
+fails = {"it": Fails(), "x": x, "late": [1]}
+fails["it"].a = {"n": 1}
+whole, late = fails["it"].a, [fails["late"]]
 deep = []
 for _ in range(50_000):
     deep = [deep]
@@ -244,7 +245,6 @@ CHECKS = {
     "a sub-mesh": "sub.sharding == half and [*map(int, sub)] == [0, 1, 2, 3]",
     "no elements": "empty.shape == (0, 3) and empty.size == 0",
     "a committed array": "on_one.committed and on_one.devices() == {jax.devices()[2]}",
-    "a deleted array": "deleted.is_deleted() and deleted.shape == (5,)",
     "a large array": "(np.asarray(large) == np.arange(1 << 18)).all() and large.committed",
     "an attribute of an array": "noted.note == 'mine'",
     "a ref": "[*map(float, ref[...])] == [0, 10, 2]",
@@ -289,7 +289,9 @@ CHECKS = {
     "a cycle": "cycle[1] is cycle",
     "an iterator": "next(position) == 2",
     "a private name": "_private == 5",
-    "beside what is lost": "state['params']['w'] is x and raises[1] == 1 and fails['x'] is x",
+    "beside what is lost": "state['params']['w'] is x and raises[1] == 1",
+    "what is whole in what fails": "whole == {'n': 1}",
+    "what is not made in what fails": "'not here' in raised(lambda: late[0][0])",
     "a lost iterator": "raised(lambda: next(state['loader'])).startswith(\"`state['loader'\")",
     "a lost array": "'tracer' in raised(lambda: leak[0] + 1)",
     "a lost object": "raised(lambda: lock.acquire()).startswith('`lock` (lock) was not carried')",
@@ -301,6 +303,7 @@ LOST = {
     "state['file']": ("TextIOWrapper", "an open file"),
     "sub_object.lock": ("lock", "cannot pickle '_thread.lock' object"),
     "lock": ("lock", "cannot pickle '_thread.lock' object"),
+    "deleted": ("float32[5]", "it had been deleted, or donated to a computation"),
     "thread": ("Thread", "has a "),  # what, differs by Python's version
     "sock": ("socket", "cannot pickle 'socket' object"),
     "compiled": ("Compiled", "what lower(...).compile() gave: compile it again"),
@@ -341,9 +344,7 @@ def pack(path):
     exec(compile(CELL, "<cell 1>", "exec", dont_inherit=True), space)
     packed = process_pickling.pack({n: v for n, v in space.items() if n not in before})
     lost = {part.path: (part.type, part.reason) for part in packed.lost}
-    with open(path, "wb") as file:
-        buffers = [bytearray(each) for each in packed.buffers]
-        pickle.dump((packed.names, packed.pickle, buffers), file)
+    packed.write(pathlib.Path(path))
     print(json.dumps(lost))
 
 
@@ -352,20 +353,20 @@ def unpack(path):
     import jax.numpy as jnp
     import numpy as np
 
-    from jaxnb.recovery import process_unpacking
+    from jaxnb.recovery.messages import Source
+    from jaxnb.recovery.process_reading import Reading
 
-    with open(path, "rb") as file:
-        sizes, data, buffers = pickle.load(file)
-    unpacked = process_unpacking.unpack(data, buffers, sizes)
     space = vars(sys.modules["__main__"])
-    space.update(unpacked.variables, jax=jax, jnp=jnp, np=np, builtins=builtins)
+    reading = Reading(Source(0, {0: path}), space)
+    unpacked = reading.unpacked(lambda name, value: None)
+    space.update(unpacked, jax=jax, jnp=jnp, np=np, builtins=builtins)
     found = {}
     for name, check in CHECKS.items():
         try:
             found[name] = bool(eval(check, space))
         except Exception as error:
             found[name] = f"{type(error).__name__}: {error}"
-    print(json.dumps([found, [str(part) for part in unpacked.lost_of(unpacked.variables)]]))
+    print(json.dumps([found, [str(part) for part in reading.losses(unpacked)]]))
 
 
 if __name__ == "__main__":

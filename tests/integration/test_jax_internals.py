@@ -438,9 +438,6 @@ import jax, jax.numpy as jnp
 weak = jnp.asarray(2.0)
 again = exact.make_array(weak.aval, weak.sharding, [weak], committed=False)
 print(again.aval == weak.aval, again.weak_type, again.committed)
-gone = exact.make_deleted_array(
-    jnp.ones(3).aval, weak.sharding, [jnp.ones(0)], committed=True)
-print(gone.is_deleted(), gone.shape)
 ref = exact.make_ref(jnp.arange(3.0))
 ref[0] = 5.0
 print(type(ref) is type(jax.new_ref(1.0)), jax.jit(lambda r: r[...])(ref))
@@ -463,12 +460,10 @@ class Plain(list): pass
 tree.register_pytree_node(Plain, lambda v: (v, None), lambda _, parts: Plain(parts))
 print(pytrees.is_registered(Data), pytrees.is_registered(int), pytrees.registration_of(int))
 for kind in (Data, Keyed, Plain):
-    found = pytrees.registration_of(kind)
-    other = dataclasses.make_dataclass("O", "ab") if kind is Data else type("Other", (list,), {})
-    found.apply(other)
-    found.apply(other)
-    value = other(1, 2) if kind is Data else other([1])
-    print(found.fields, tree.tree_leaves_with_path(value))
+    flatten, unflatten = pytrees.registration_of(kind)
+    value = kind(1, 2) if kind is Data else kind([1])
+    parts, rest = flatten(value)
+    print([*parts], unflatten(rest, parts) == value)
 """
 
 ARRAYS = """
@@ -678,7 +673,6 @@ def test_what_a_function_was_jitted_with_is_known_and_can_be_changed(python: Pyt
 def test_arrays_can_be_made_exactly_as_they_were(python: Python) -> None:
     assert python(EXACT).splitlines() == [
         "True True False",
-        "True (3,)",
         "True [5. 1. 2.]",
     ]
 
@@ -686,9 +680,9 @@ def test_arrays_can_be_made_exactly_as_they_were(python: Python) -> None:
 def test_how_a_class_was_registered_is_known_and_can_be_done_again(python: Python) -> None:
     assert python(PYTREES).splitlines() == [
         "True False None",
-        "(('a',), ('b',)) [((GetAttrKey(name='a'),), 1)]",
-        "() [((SequenceKey(idx=0),), 1)]",
-        "() [((FlattenedIndexKey(key=0),), 1)]",
+        "[1] True",
+        "[1] True",
+        "[1] True",
     ]
 
 

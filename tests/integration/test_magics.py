@@ -507,6 +507,7 @@ def test_devices_that_a_cell_asks_for_are_asked_for_at_the_start(nb: Notebook) -
     flag = "import os\nos.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=8'"
     said = nb.good(f"%%spmd\n{flag}").text
     assert "then `%spmd_start --devices-per-process N`" in " ".join(said.split())
+    nb.good("%spmd del os.environ['XLA_FLAGS']")
     assert "`spmd` is the session in the notebook" in nb.run("%%spmd\nspmd.state").text
 
 

@@ -46,8 +46,8 @@ def test_what_cannot_be_packed_is_named(lost_and_found: tuple[Any, Any, Any]) ->
 
 def test_what_cannot_be_made_is_named(lost_and_found: tuple[Any, Any, Any]) -> None:
     assert lost_and_found[2] == [
-        "`proxy` (Proxy): nested too deep",
-        "`logged` (Logged): AttributeError: 'Logged' object has no attribute 'log'",
-        "`exits` (Exits): SystemExit: 3",
-        "`fails['it']` (Fails): ValueError: not here",
+        "`proxy` (value): nested too deep",
+        "`logged` (value): AttributeError: 'Logged' object has no attribute 'log'",
+        "`exits` (value): SystemExit: 3",
+        "`fails` (value): ValueError: not here",
     ]

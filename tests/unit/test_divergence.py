@@ -7,13 +7,10 @@ from dataclasses import replace
 import pytest
 
 from jaxnb.lockstep.divergence import (
-    describe,
     disagreement,
-    first_swapped,
     odd_ones,
     refused,
     sides,
-    swapped,
 )
 from jaxnb.lockstep.provenance import unequal_names_text
 from jaxnb.model.dispatches import (
@@ -22,9 +19,7 @@ from jaxnb.model.dispatches import (
     Dispatch,
     Made,
     OriginKind,
-    Recording,
     Shapes,
-    Trail,
 )
 
 ALL = (0, 1, 2)
@@ -99,36 +94,6 @@ def test_what_was_about_to_part(
     assert [side.processes for side in found.sides] == who
     notes = [side.note for side in found.sides if side.dispatch is None]
     assert notes == (["raised ValueError at line 3"] if None in made else [])
-
-
-def trails(*sites: tuple[int, ...]) -> dict[int, list[Trail]]:
-    return {i: [Trail(ALL, len(each), hash(each), sum(each))] for i, each in enumerate(sites)}
-
-
-def test_the_same_places_in_another_order() -> None:
-    assert swapped(trails((1, 2), (2, 1), (1, 2))) == [ALL]
-    # A branch for each process has places of its own.
-    assert swapped(trails((1, 2), (1, 3), (1, 2))) == []
-    assert swapped(trails((1, 2), (1, 2), (1, 2))) == []
-    assert swapped({0: [], 1: []}) == []
-
-
-def test_the_first_place_that_was_another_is_told() -> None:
-    made = {
-        i: Recording(i, (), tuple(dispatch(n, 1, 10 * s, site=s) for n, s in enumerate(each, 1)))
-        for i, each in enumerate([(5, 1, 2), (5, 2, 1), (5, 1, 2)])
-    }
-    found = first_swapped(7, ALL, made)
-    assert found is not None
-    assert (found.number, found.kind) == (2, "order")
-    assert describe(found) == (
-        "The processes diverged in cell [7], at dispatch 2 over processes 0-2: processes 0,2 "
-        "dispatched jit(f1) float32[8] -> float32[] at line 10; process 1 dispatched jit(f1) "
-        "float32[8] -> float32[] at line 20. They ran the same computations in a different order. "
-        "Results over these processes from that dispatch on are invalid; earlier ones are valid."
-    )
-    # So long ago that nobody remembers.
-    assert first_swapped(7, ALL, {i: Recording(i, (), ()) for i in ALL}) is None
 
 
 def test_strict_mode_says_that_nothing_has_run() -> None:

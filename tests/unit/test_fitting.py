@@ -19,7 +19,7 @@ from jaxnb.recovery.fit_to_size import (
     within,
 )
 
-PART = SavedPart(((0, 4), (2, 4)), "float32", 3)
+PART = SavedPart(1, ((0, 4), (2, 4)), "float32", 3)
 
 
 def array(shape: tuple[int, ...], *spec: tuple[str, ...], **other: object) -> SavedArray:

@@ -76,7 +76,7 @@ def test_the_number_that_the_user_wants() -> None:
 
 
 def test_what_is_kept_of_a_cell() -> None:
-    trails = {0: (Trail((0, 2), 3, 1), Trail((0, 1, 2, 3), 2, 1)), 2: (Trail((0, 2), 3, 1),)}
+    trails = {0: (Trail((0, 2), 3), Trail((0, 1, 2, 3), 2)), 2: (Trail((0, 2), 3),)}
     kept = record_of(
         result(),
         began=datetime(2026, 1, 31, 12, tzinfo=UTC),

@@ -81,7 +81,7 @@ def ran(calls: tuple[float, ...], findings: Findings, **how: Any) -> Ran:
 
 def test_a_result_is_what_came_and_what_was_found() -> None:
     parted = Divergence(7, 1, "order", ())
-    once = ran((), Findings(parted=parted), interrupted=True)
+    once = ran((), Findings(parted), interrupted=True)
     result = Results(NO_PULLER).result_of(once, 4, cause=once.cause)
     assert (result.cell, result.num_processes, result.seconds) == (7, 4, 2.0)
     assert (result.stdout, result.per_process[0].stdout) == ("[0] a\n", "a\n")

@@ -79,32 +79,3 @@ def test_what_differs_from_the_start_on_is_known() -> None:
     known = KnownSettings()
     known.joined([report(0, 1, XLA_FLAGS=""), report(1, 2, XLA_FLAGS="--x")])
     assert str(known.differences()[0]) == "`XLA_FLAGS` is empty on process 0, --x on process 1"
-
-
-def test_a_variable_changed_in_a_cell_is_told() -> None:
-    start = {"XLA_FLAGS": "--a", "JAX_ENABLE_X64": ""}
-    known = KnownSettings()
-    known.joined([report(i, i, **start) for i in range(3)])
-    known.replied({2: reply(2, XLA_FLAGS="--a --b")}, silent=())
-    (found,) = known.differences()
-    assert found.at_start == "--a"
-    assert "`%env XLA_FLAGS=--a --b`" in found.mend
-    assert "no effect" in as_pitfalls([found])[0].message
-    # Most have it now, and one has kept what all had: that is not what was meant.
-    known.replied({1: reply(1, XLA_FLAGS="--a --b")}, silent=())
-    assert "`%env XLA_FLAGS=--a --b`" in known.differences()[0].mend
-    known.replied({1: reply(1), 2: reply(2, XLA_FLAGS="")}, silent=())
-    assert "os.environ.pop('XLA_FLAGS', None)" in known.differences()[0].mend
-    known.replied({i: reply(i, XLA_FLAGS="--c") for i in range(3)}, silent=())
-    assert known.differences() == []
-
-
-def test_jaxs_own_variables_are_not_told_of_beside_its_settings() -> None:
-    known = KnownSettings()
-    known.joined(
-        [
-            report(0, 1, JAX_ENABLE_X64="1", jax_enable_x64="True"),
-            report(1, 2, JAX_ENABLE_X64="true", jax_enable_x64="True"),
-        ]
-    )
-    assert known.differences() == []

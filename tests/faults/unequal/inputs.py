@@ -88,12 +88,6 @@ _FAILED = (
 
 _EXTRA = "if process_index == 0: extra = make(9)\nc = make(1)\nd = make(2)\n"
 
-_PLACES = (
-    "def f(): return mh.process_allgather(np.full(3, 1.0))\n"
-    "def g(): return mh.process_allgather(np.full(3, 100.0))"
-)
-_IN_ORDER = "r = {{k.__name__: k() for k in {}}}\nfloat(r['f'].sum())"
-
 
 def _of_shards(what: str, made: str) -> Row:
     """A row in which an array is put together again of the shards of another."""
@@ -167,25 +161,6 @@ INPUTS = (
         ("r = jax.new_ref(b if num_processes else a)\nr[...] = r[...] + 1\n"
          "float(total(jax.freeze(r)))",),
         r"process 0 passed .*processes 1-3 passed ",
-    ),
-    Row(
-        "places in the code in another order",
-        "call site",
-        ("f = lambda: mh.process_allgather(np.float32(1))\n"
-         "g = lambda: mh.process_allgather(np.float32(2))\n"
-         "[h() for h in ((f, g) if process_index else (g, f))];",),
-        ("if process_index:\n    mh.process_allgather(np.float32(1))\n"
-         "else:\n    mh.process_allgather(np.float32(1))",),
-        r"different order",
-        refused=False,
-    ),
-    Row(
-        "functions of an earlier cell in another order",
-        "call site",
-        (_PLACES, _IN_ORDER.format("((g, f) if process_index == 1 else (f, g))")),
-        (_PLACES, "(f if process_index == 1 else g)()"),
-        r"different order",
-        refused=False,
     ),
     Row(
         "another array, after one more on one process",

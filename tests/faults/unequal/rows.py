@@ -150,7 +150,6 @@ RESULTS = (
 # ---------------------------------------------------------------------- settings
 
 _TOTAL = "f = jax.jit(lambda x: (x * np.arange(1.0 * x.size)).sum()); call = lambda: float(f(a))"
-_EAGER = "float(jax.jit(lambda x: (x * x).sum())(a))"
 _DRAW = (
     "f = jax.jit(lambda x, k: (x * jax.random.normal(k, x.shape)).sum())\n"
     "call = lambda: float(f(a, jax.random.key(0)))"
@@ -179,21 +178,6 @@ def _told(name: str, other: object, usual: object) -> Row:
         (f"if process_index == 2: {change}\nfloat(total(a))", "float(total(a))", mend),
         (f"{change}\nfloat(total(a))", "float(total(a))", mend),
         rf"`{name}` is {usual} on processes 0-1,3, {other} on process 2\..*`%spmd jax\.config",
-        refused=False,
-    )
-
-
-def _variable(name: str, value: str) -> Row:
-    """A variable that process 2 changes in a cell, when JAX and XLA have read it."""
-    change = f"import os; os.environ[{name!r}] = {value!r}"
-    mend = f"import os; os.environ.pop({name!r}, None)"
-    return Row(
-        f"{name} of one process, in a cell",
-        "told",
-        (f"if process_index == 2: {change}\n{_EAGER}", _EAGER, mend),
-        (f"{change}\n{_EAGER}", _EAGER, mend),
-        rf"`{name}` is empty on processes 0-1,3, {value} on process 2\. It was changed in a cell, "
-        rf"where it has no effect: .*`%env {name}={value}` in the notebook",
         refused=False,
     )
 
@@ -239,8 +223,6 @@ SETTINGS = (
         _DISAGREE,
     ),
     _told("jax_disable_jit", True, False),
-    _variable("XLA_FLAGS", "--xla_of_no_such_name"),
-    _variable("JAX_ENABLE_X64", "1"),
     _told("jax_debug_nans", True, False),
     _told("jax_default_matmul_precision", "highest", None),  # not another program on the CPU
     _told("jax_random_seed_offset", 3, 0),
