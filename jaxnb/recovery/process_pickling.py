@@ -170,7 +170,8 @@ class PackedState:
             OSError: There is no room, say. What was written is left.
         """
         parts = self.pickle, self.buffers, self.arrays, self.parts
-        return StateFile(path.name, path.stat().st_size, files.write(path, self.names, *parts))
+        digest = files.write(path, self.names, *parts)
+        return StateFile(path.name, path.stat().st_size, digest)
 
 
 @dataclass(slots=True)
