@@ -79,9 +79,7 @@ class KnownSettings:
             return as_pitfalls(self.differences())
         stop = in_notebook("`%spmd_stop`, then `%spmd_start --devices-per-process N`")
         advice = f"The number of devices: {stop or '`jaxnb run --devices-per-process N`'}."
-        said = (
-            "JAX has read `XLA_FLAGS` as the processes started: a cell changes nothing by it."
-        )
+        said = "JAX has read `XLA_FLAGS` as the processes started: a cell changes nothing by it."
         return (Pitfall("settings", said, advice, cause=_COUNT),)
 
 

@@ -157,7 +157,7 @@ def huge(x, y): return (x[:, None] * x[None, :]).sum(0)[:1]
         "good": "P('data')", "axis": "P('nothing')", "odd": "P(None, None, 'data')",
         "split": "NamedSharding(five, P(None, ('data', 'model')))", "many": "P(), P()",
         "raises": "NamedSharding(no, P())",
-    })  # fmt: skip
+    }, mesh="mesh")  # fmt: skip
     said = {v.name: v.failure and f"{v.failure.message}{v.failure.error}" for v in found.variants}
     assert said["good"] is None
     assert found["good"].timing is not None

@@ -63,6 +63,10 @@ class Group:
     def ask(self, process: int, what: Word) -> Future[Go | Stop]:
         return self.pool.submit(self.lines[process].ask, what)
 
+    def interrupt(self) -> None:
+        """Interrupts the cell, as the notebook does."""
+        notebook_side.interrupt(self.path, COUNT, CELL)
+
     def end(self) -> None:
         """Ends the conductor."""
         self.loop.stop()
@@ -114,7 +118,7 @@ def test_one_that_raises_stops_all(group: Group) -> None:
 def test_an_interrupt_stops_who_waits_and_presses_who_does_not(group: Group) -> None:
     group.begin()
     asked = group.ask(0, word())
-    group.lines[3].interrupt(CELL)
+    group.interrupt()
     stop = of(asked)
     assert isinstance(stop, Stop)
     assert stop.kind == "interrupted"
@@ -129,8 +133,8 @@ def test_who_says_no_word_after_an_interrupt_is_sent_a_signal_until_it_is_taken(
     group: Group,
 ) -> None:
     group.begin()
-    for process in (0, 1, 2):
-        assert group.lines[process].interrupt(CELL) is None
+    for _ in range(3):
+        group.interrupt()
     until(lambda: len(group.pressed) > 4, "a signal is sent again")
     assert set(group.pressed) == {os.getpid()}
     stops = [of(group.ask(process, word())) for process in (0, 1, 2)]

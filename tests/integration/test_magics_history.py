@@ -26,7 +26,6 @@ def test_time_timeline_history(nb: Notebook, tmp_path: Path) -> None:
     timed = nb.good("%%spmd --repeats 3\ntotal = sum(range(1000))\ntotal")
     assert "499500" in timed.text
     assert "timed · 3 calls after the first · " in timed.text
-    assert timed.html.count('title="fastest ') == 2
     assert "timed · " in nb.good("%spmd --time 1 + 1").text
     nb.good("%%spmd --async --repeats 2 --out later\n1")
     assert "2" in nb.good("later.result().timing.repeats").text

@@ -358,13 +358,13 @@ def test_an_interrupt_while_it_waits_is_one_line(nb: Notebook, gate: Any) -> Non
 # 4 MiB messages; the bar would come after a second.
 SLOW = "import jaxnb.magics.meter as meter; meter.QUIET_SECONDS = 0; meter.LIVE_SECONDS = 0"
 WATCH = """
-import jaxnb.magics.meter
+from jaxnb.magics.place import Place
 shown = []
-def watched(card, **settings):
+def watched(place, card):
     shown.append(card.text)
-    return jaxnb_display(card, **settings)
-jaxnb_display = jaxnb.magics.meter.display
-jaxnb.magics.meter.display = watched
+    jaxnb_show(place, card)
+jaxnb_show = Place.show
+Place.show = watched
 """
 
 
@@ -402,9 +402,9 @@ def test_an_interrupt_leaves_the_error_only(slow: Notebook) -> None:
     slow.good("%spmd big = jnp.zeros((1 << 23, 8))")  # 256 MiB
     slow.good(
         "import _thread, signal\nold = 'kept'\nbig = old\n"
-        "def watched(card, **settings):\n"
-        "    signal.raise_signal(signal.SIGINT)\n    return jaxnb_display(card, **settings)\n"
-        "jaxnb.magics.meter.display = watched"
+        "def watched(place, card):\n"
+        "    signal.raise_signal(signal.SIGINT)\n    jaxnb_show(place, card)\n"
+        "Place.show = watched"
     )
     cell = slow.run("%spmd_pull big")
     assert cell.failed
