@@ -147,12 +147,9 @@ def ended_by_force(session: Session, code: str, **settings: object) -> tuple[Cel
 def test_left_behind_by_one_that_raised(group: Session) -> None:
     pids = [process.pid for process in group.processes]
     code = "if process_index == 1:\n    raise ValueError('boom')\nfloat(f(x))"
-    result, (raised, shown, told, anew) = ended_by_force(group, code)
-    assert raised == (
-        "Process 1 raised ValueError at line 2: boom. Processes 0,2 are still in the cell, at "
-        "line 3: `float(f(x))`; Interrupt ends it."
-    )
-    assert shown.startswith("Processes 0,2 have been at line 3: `float(f(x))` for ")
+    result, (*shown, told, anew) = ended_by_force(group, code)
+    assert any("Process 1 raised ValueError at line 2" in each for each in shown)
+    assert "Processes 0,2 have been at line 3: `float(f(x))` for " in " ".join(shown)
     assert told.startswith("Processes 0,2 did not answer the interrupt within ")
     assert "they are at line 3: `float(f(x))`" in told
     assert anew.startswith("New processes in ")
