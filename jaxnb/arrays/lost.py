@@ -234,13 +234,6 @@ def set_text(lost: LostValue, what: str) -> None:
     lost._what = what
 
 
-def reduced_whole(lost: LostValue) -> tuple[Any, ...]:
-    """Returns what pickle makes it of again, with the parts that this process still has."""
-    if isinstance(lost, LostArray):
-        return LostArray, (lost._what, lost.shards, lost._advice, lost._kind, lost._reason)
-    return lost.__reduce__()
-
-
 def loss_of(lost: LostValue) -> tuple[str, str]:
     """Returns what a value was, in a word, and why it is lost."""
     return lost._kind, lost._reason

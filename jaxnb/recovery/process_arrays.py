@@ -373,6 +373,9 @@ def device_at(where: Iterable[Any]) -> jax.Device:
 class Reads(Protocol):
     """What knows the file that is read, and what has become of its group."""
 
+    is_own: bool
+    """The file is this process's."""
+
     def device(self, place: Place) -> jax.Device:
         """Returns the device that stands for one of before."""
 
@@ -402,6 +405,11 @@ def made_by(reads: Reads) -> Iterator[None]:
         yield
     finally:
         _reads = None
+
+
+def reads_own() -> bool:
+    """Whether what is made comes from this process's own file."""
+    return _reads is not None and _reads.is_own
 
 
 def _device(*place: Any) -> jax.Device:

@@ -11,7 +11,7 @@ from typing import Any, cast
 from jaxnb.arrays.lost import MAKE_AGAIN, MAKE_ANEW, LostArray, LostValue, loss_of
 from jaxnb.arrays.process_names import holders_of
 from jaxnb.recovery.messages import LostPart
-from jaxnb.recovery.process_arrays import is_array
+from jaxnb.recovery.process_arrays import is_array, reads_own
 
 
 @dataclass(slots=True)
@@ -98,3 +98,16 @@ def others_of(variables: Mapping[str, Any], paths: Mapping[int, str]) -> dict[in
 
 def _is_own(name: str) -> bool:
     return name.isidentifier() and not name.startswith("_") and name not in ("In", "Out")
+
+
+def reduced_lost(lost: LostValue) -> Any:
+    """Tells pickle how what is lost is made again, with the parts that this process still has."""
+    make, arguments = lost.__reduce__()
+    if not isinstance(lost, LostArray):
+        return make, arguments
+    what, _, *rest = arguments
+    return _lost_array, (what, lost.shards, *rest)
+
+
+def _lost_array(what: str, shards: Any, *rest: str) -> LostArray:
+    return LostArray(what, shards if reads_own() else (), *rest)

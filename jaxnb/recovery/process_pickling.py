@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from jaxnb.arrays.lost import LostValue, loss_of, reduced_whole
+from jaxnb.arrays.lost import LostValue, loss_of
 from jaxnb.arrays.process_names import Found, is_of_user, paths_to
 from jaxnb.recovery import files
 from jaxnb.recovery.fit_to_size import SavedArray
 from jaxnb.recovery.messages import LostPart, StateFile
 from jaxnb.recovery.process_arrays import Check, Listing, PartLostError, wait
 from jaxnb.recovery.process_code import CodePickler
-from jaxnb.recovery.process_losses import Loss, in_words, others_of, reason_of
+from jaxnb.recovery.process_losses import Loss, in_words, others_of, reason_of, reduced_lost
 from jaxnb.wire.pickling import OutOfBand, adjacent
 
 
@@ -358,7 +358,7 @@ class StatePickler(CodePickler):
 
     def _of_stand_in(self, lost: LostValue) -> Any:
         # What this process alone has of an array is nothing to others.
-        return lost.__reduce__() if self._listing.compares else reduced_whole(lost)
+        return lost.__reduce__() if self._listing.compares else reduced_lost(lost)
 
     def _reduced(self, value: Any) -> Any:
         if id(value) in self._answers:

@@ -438,6 +438,9 @@ import jax, jax.numpy as jnp
 weak = jnp.asarray(2.0)
 again = exact.make_array(weak.aval, weak.sharding, [weak], committed=False)
 print(again.aval == weak.aval, again.weak_type, again.committed)
+gone = jnp.ones(3)
+gone.delete()
+print(exact.is_deleted(weak), exact.is_deleted(gone))
 ref = exact.make_ref(jnp.arange(3.0))
 ref[0] = 5.0
 print(type(ref) is type(jax.new_ref(1.0)), jax.jit(lambda r: r[...])(ref))
@@ -673,6 +676,7 @@ def test_what_a_function_was_jitted_with_is_known_and_can_be_changed(python: Pyt
 def test_arrays_can_be_made_exactly_as_they_were(python: Python) -> None:
     assert python(EXACT).splitlines() == [
         "True True False",
+        "False True",
         "True [5. 1. 2.]",
     ]
 
