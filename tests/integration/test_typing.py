@@ -95,7 +95,7 @@ def shift_tab(nb: Notebook, marked: str, detail: int = 0) -> str:
         ("%spmd x.shar|", ["%spmd x.sharding"]),
         ("%spmd_pull train_|", ["%spmd_pull train_step"]),
         ("%spmd_pull state['st|", ["%spmd_pull state['step"]),
-        ("%spmd_layout x|", ["%spmd_layout x"]),
+        ("%spmd_layout train_|", ["%spmd_layout train_step"]),
         ("%%spmd\nonly_h|", []),
         ("%%spmd\nonly_here.|", []),
         ("only_h|", ["only_here"]),
