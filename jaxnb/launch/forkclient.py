@@ -60,6 +60,8 @@ class ForkServerClient:
             self._reader.start()
         except BaseException:
             self.close()
+            assert self._process.stdout is not None
+            self._process.stdout.close()  # which the reader does
             raise
 
     def _start_process(self) -> subprocess.Popen[bytes]:
