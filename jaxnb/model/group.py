@@ -223,7 +223,7 @@ class Waits:
         silent: Who has not told where it is: it is stopped, or C code holds the lock of its
             Python interpreter.
         stopped: Which of the silent are stopped, by SIGSTOP say, as a clause; empty if none is.
-        left: How others have left the cell that have not failed, as a clause; empty if none has.
+        left: How others have left the cell, as a clause; empty if none has.
         has_failed: The cell has raised on a process that has left it.
         dispatches: How many computations over several processes the cell has dispatched.
         has_ended: They have gone on.

@@ -135,7 +135,7 @@ class Panel:
         silent_seconds = standing.silent_seconds()
         silent = tuple(sorted(standing.silent)) if silent_seconds >= WAIT_SECONDS else ()
         others = set(range(self._group.num_processes)) - running.waiting_for
-        left = running.how_others_left(others - running.errors.keys())  # that was told
+        left = running.how_others_left(others)
         is_left = bool(others) and self._looker is None  # nobody tells who waits for whom
         found = standing.found.values()
         last = [each.last_dispatch.number for each in found if each.last_dispatch is not None]

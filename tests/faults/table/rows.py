@@ -388,7 +388,8 @@ def re_forming() -> Iterator[Row]:
     yield from both(
         "re-forming", "mismatch: some ranks", "", "process {other} does not have it either"
     )
-    yield from both("re-forming", "mismatch: replicas", "", "replicas of `odd` differ")
+    told = ("`odd`", "its replicas differ by process")
+    yield from both("re-forming", "mismatch: replicas", "", *told)
 
 
 ROWS: tuple[Row, ...] = (
