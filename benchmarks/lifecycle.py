@@ -115,9 +115,9 @@ def recover_row(size: str, sides: list[str], repetitions: int) -> Row:
     }
     reports = alternate({side: ways[side] for side in sides}, repetitions)
     ours = [seconds for report in reports.get("jaxnb", []) for seconds in report["recover"]]
+    peer = [report["restart"] for report in reports.get("recipe", [])]
     work = f"recover, {size.replace('x', ' × ')}, 64 MiB of arrays carried"
-    return Row(work, "s", ours, picked(reports, "restart")[1] if "recipe" in sides else [],
-               "recipe's stop and start", limit=1.5)  # fmt: skip
+    return Row(work, "s", ours, peer, "recipe's stop and start", limit=1.5)
 
 
 def run_rows(sides: list[str], repetitions: int) -> Iterator[Row]:
