@@ -44,13 +44,6 @@ class DispatchHooks(Protocol):
     def before(self, executable: Any, arguments: Sequence[Any]) -> None:
         """Takes a dispatch that is about to be made."""
 
-    def again(self, executable: Any, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], None]:
-        """Returns what takes each dispatch of an executable that is about to be made once more.
-
-        Its arguments are of the same kinds as these. Should JAX's Python path make the dispatch
-        after all, ``before`` is called as well.
-        """
-
     def made(self, depth: int, results: Sequence[Any], written: Sequence[Any]) -> None:
         """Takes the results of the dispatch after those ``depth``, and the buffers of its refs."""
 
@@ -65,8 +58,7 @@ def hook_dispatches(hooks: DispatchHooks) -> str:
     """Has every dispatch of a computation told in this process, before it runs.
 
     JAX's fast path, in C++, calls nothing of ours: computations that are recorded do not get on
-    it. They take JAX's Python path, some 40 µs longer (less with a ``Shortcut``); all others
-    stay as fast as they were.
+    it. They take JAX's Python path, some 40 µs longer; all others stay as fast as they were.
 
     Returns:
         Why that is not possible where this JAX lacks a name; empty if it was done. Then nothing
@@ -86,17 +78,21 @@ def hook_dispatches(hooks: DispatchHooks) -> str:
     except (ImportError, AttributeError) as error:
         return str(error)
 
-    def make(depth: int, executable: Any, *arguments: Any) -> Any:
-        hooks.before(executable, arguments)
-        had = hooks.look_before(arguments) if hooks.looks_at_values else None
-        results = execute(executable, *arguments)
-        hooks.made(depth, results, refs_written(executable, arguments))
-        if had is not None:
-            hooks.look_after(executable, depth, had, results)
-        return results
-
     def call(self: Any, *arguments: Any) -> Any:
-        return told_how_it_ends(hooks, make, self, *arguments)
+        depth = hooks.depth()
+        try:
+            hooks.before(self, arguments)
+            had = hooks.look_before(arguments) if hooks.looks_at_values else None
+            results = execute(self, *arguments)
+            hooks.made(depth, results, refs_written(self, arguments))
+            if had is not None:
+                hooks.look_after(self, depth, had, results)
+            return results
+        except BaseException as error:
+            hooks.failed(depth, error)
+            raise
+        finally:
+            hooks.done(depth)
 
     def fastpath_data(executable: Any, *rest: Any) -> Any:
         if executable is None:
@@ -118,28 +114,7 @@ def hook_dispatches(hooks: DispatchHooks) -> str:
     return ""
 
 
-def told_how_it_ends(hooks: DispatchHooks, make: Callable[..., Any], *arguments: Any) -> Any:
-    """Makes a dispatch, and tells what it raised and that it has ended.
-
-    Args:
-        hooks: What is told.
-        make: Makes it and tells of all else; is given how many others this thread is making, and
-            the arguments.
-        arguments: What it is given.
-    """
-    depth = hooks.depth()
-    try:
-        return make(depth, *arguments)
-    except BaseException as error:
-        hooks.failed(depth, error)
-        raise
-    finally:
-        hooks.done(depth)
-
-
 _replaced: list[tuple[Any, str, Any]] = []
-more_caches: list[Callable[[], None]] = []
-"""What :func:`choose_paths_again` calls besides."""
 
 
 def replace(home: Any, name: str, replacement: Callable[..., Any]) -> None:
@@ -162,8 +137,6 @@ def unhook_dispatches() -> None:
     while _replaced:
         home, name, original = _replaced.pop()
         setattr(home, name, original)
-    while more_caches:
-        more_caches.pop()()
 
 
 def _caches_of_paths() -> list[Callable[[], None]]:
@@ -179,7 +152,7 @@ def choose_paths_again() -> None:
     JAX remembers that a function has got on its fast path, and that it has not. Where this JAX
     has other caches, :func:`hook_dispatches` has said so already.
     """
-    for clear in (*_caches_of_paths(), *more_caches):
+    for clear in _caches_of_paths():
         clear()
 
 
@@ -319,3 +292,66 @@ def key_words(key: Any) -> Any:
     None where this JAX keeps it elsewhere: then keys are not compared.
     """
     return getattr(key, "_base_array", None)
+
+
+# ``check_vma=False`` takes the check from a ``shard_map``; a ``pmap`` with ``out_axes=None`` never
+# has it. The compiled program does not show it, so it is noted where JAX lowers a ``shard_map``.
+
+_AXES = "jaxnb: axes of unchecked replicas"
+
+
+def note_unchecked_results() -> str:
+    """Has executables remember over which mesh axes they declare results replicated, unchecked.
+
+    Returns:
+        Why that is not possible where this JAX lacks a name; then :func:`unchecked_axes` returns
+        nothing. Empty if it was done.
+    """
+    try:
+        from jax._src import shard_map
+        from jax._src.interpreters import mlir
+
+        lower = shard_map._shard_map_lowering
+        names = inspect.signature(lower).parameters
+        mlir.ModuleContext.add_keepalive  # noqa: B018
+        settings_known = mlir.LoweringParameters.__annotations__
+    except (ImportError, AttributeError) as error:
+        return str(error)
+    if not {"mesh", "out_specs", "check_vma", "newly_manual_axes"} <= names.keys():
+        return "_shard_map_lowering takes no out_specs, check_vma or newly_manual_axes"
+    if "for_export" not in settings_known:
+        return "mlir.LoweringParameters has no for_export"
+
+    @functools.wraps(lower)
+    def noted(context: Any, *nodes: Any, **settings: Any) -> Any:
+        module = context.module_context
+        # What keeps anything alive cannot be exported.
+        if not (settings["check_vma"] or module.lowering_parameters.for_export):
+            mesh, manual = settings["mesh"], settings["newly_manual_axes"]
+            split = [axis for axis in mesh.axis_names if axis in manual and mesh.shape[axis] > 1]
+            declared = [_axes_in(spec) for spec in settings["out_specs"]]
+            if axes := [axis for axis in split if any(axis not in each for each in declared)]:
+                # Plain data: a list of what lives as long as the executable, and is saved with it.
+                module.add_keepalive((_AXES, *map(str, axes)))
+        return lower(context, *nodes, **settings)
+
+    mlir.register_lowering(shard_map.shard_map_p, noted)
+    return ""
+
+
+def _axes_in(spec: Any) -> set[Any]:
+    found = set(getattr(spec, "unreduced", ()))
+    for each in spec:
+        found.update(each if isinstance(each, tuple) else (each,))
+    return found
+
+
+def unchecked_axes(executable: Any) -> tuple[str, ...]:
+    """Returns over which mesh axes a program declares results replicated that nobody has checked.
+
+    What :func:`note_unchecked_results` has had it remember; empty for most programs.
+    """
+    noted = [
+        e[1:] for e in executable.keepalive or () if isinstance(e, tuple) and e[:1] == (_AXES,)
+    ]
+    return tuple(dict.fromkeys(axis for axes in noted for axis in axes))

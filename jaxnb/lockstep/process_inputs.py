@@ -179,13 +179,6 @@ def arguments_of_host(origins: Sequence[Origin], given: Sequence[HostInput]) -> 
     ]
 
 
-def may_differ(argument: Any) -> bool:
-    """Whether an argument is looked at; so are all others of its type, shape and sharding."""
-    if isinstance(argument, jax.Array):
-        return _is_whole(argument)
-    return isinstance(argument, int | float | complex) or _is_of_host(argument)
-
-
 def _is_of_host(argument: Any) -> bool:
     """Whether NumPy can look at an argument without a dispatch: a ref would be read by one."""
     is_of_numpy = isinstance(argument, np.ndarray | np.generic)

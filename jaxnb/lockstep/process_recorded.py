@@ -17,8 +17,7 @@ import jax
 import numpy as np
 
 from jaxnb.compat import jax_dispatch as internals
-from jaxnb.compat.jax_dispatch import is_of_results
-from jaxnb.compat.jax_fast_path import unchecked_axes
+from jaxnb.compat.jax_dispatch import is_of_results, unchecked_axes
 from jaxnb.compat.jax_waits import is_ready, wait_until_ready
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import type_label
@@ -271,7 +270,6 @@ class Making(threading.local):
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.attempt: Entry | None = None  # what it waits to be let dispatch
-        self.noted: Any = None  # the executable that JAX's Python path need not tell of
         self.is_main = threading.current_thread() is threading.main_thread()
         self.is_unchecked = threading.current_thread() in _UNCHECKED
 

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from jaxnb.compat import jax_dispatch as internals
-from jaxnb.compat.jax_fast_path import Shortcut, note_unchecked_results
 from jaxnb.compat.jax_runtime import hook_barriers, separate_main_thread
 from jaxnb.lockstep import process_inputs
 from jaxnb.lockstep.process_before_dispatch import Agreement
@@ -95,10 +94,8 @@ class Recorder:
             found.append(f"A thread's first call may delay the main thread's ({why}).")
         if why := internals.note_compiler_options():
             found.append(f"Not compared: compiler_options of jax.jit ({why}).")
-        if why := note_unchecked_results():
+        if why := internals.note_unchecked_results():
             found.append(f"Not compared: results of a shard_map without check_vma ({why}).")
-        if why := Shortcut(self).install():
-            found.append(f"A cached dispatch takes at least 30 µs longer than necessary ({why}).")
         return tuple(found)
 
     @contextlib.contextmanager
@@ -266,9 +263,6 @@ class Recorder:
             refuse(self.seen(executable).processes)
         if self._is_off():
             return
-        if self._making.noted is executable:
-            self._making.noted = None
-            return
         known = self.seen(executable)
         if len(known.processes) < 2:
             return
@@ -278,24 +272,6 @@ class Recorder:
             known.kept = internals.executable_kept(executable, len(arguments))
         used = internals.executable_inputs(executable, arguments)
         self._record(known, used, used)
-
-    def again(self, executable: Any, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], None]:
-        """Returns what records a dispatch of an executable that was recorded before."""
-        known = self.seen(executable)
-        used = internals.executable_inputs(executable, range(len(arguments)))
-        places = [i for i in used if process_inputs.may_differ(arguments[i])]
-
-        def tell(arguments: Sequence[Any]) -> None:
-            if only_looks():
-                refuse(known.processes)
-            if not self._is_off():
-                looked_at = [arguments[i] for i in places]
-                kept = known.kept
-                given = arguments if kept is None else [arguments[i] for i in kept]
-                self._record(known, looked_at, given)
-                self._making.noted = executable
-
-        return tell
 
     def _record(self, known: Known, looked_at: Sequence[Any], arguments: Sequence[Any]) -> None:
         cell = self._cell
@@ -377,7 +353,6 @@ class Recorder:
             BaseException: What a signal's handler raises that was put off until now.
         """
         making = self._making
-        making.noted = None
         entries = making.entries
         if len(entries) > depth:
             if making.is_main:
