@@ -30,7 +30,7 @@ def waits_card(waits: Waits, interrupt: str = INTERRUPT) -> Card:
         line = _line(waits)
         return card_of(Either([Facts([line])], line))
     html: list[Block] = [
-        Facts([_whole(waits.seconds)], _heading(waits)),
+        Facts([_whole(_seconds(waits))], _heading(waits)),
         Note(_silent_text(waits)),
         _table(waits.places),
         Note(_sentences(waits, interrupt)),
@@ -50,16 +50,24 @@ def waits_text(waits: Waits, interrupt: str = INTERRUPT) -> str:
 
 
 def _table(places: Sequence[AtLine]) -> Table:
+    has_last = any(each.last_dispatch for each in places)
     rows: list[Row] = [
         [
             *_place_cells(each.processes, each.place),
             f"{_doing(each)} {_whole(each.seconds)}",
-            Cell(each.last_dispatch, "code") if each.last_dispatch else "–",
+            *([_last_cell(each)] * has_last),
         ]
         for each in places
     ]
-    title = "last dispatched over processes"
-    return Table([Column(), Column("line", ">"), Column(), Column(), Column(title)], rows)
+    columns = [Column(), Column("line", ">"), Column(), Column()]
+    return Table([*columns, *([Column("last dispatch")] * has_last)], rows)
+
+
+def _last_cell(each: AtLine) -> str | Cell:
+    """Returns what processes have dispatched last; of those that wait, what they ask for."""
+    if not each.last_dispatch:
+        return "–"
+    return Cell(f"asks for {each.last_dispatch}" if each.waits else each.last_dispatch, "code")
 
 
 def _place_cells(processes: Sequence[int], place: StackEntry | None) -> list[str | Cell]:
@@ -95,6 +103,11 @@ def _line(waits: Waits) -> str:
     dispatches = [plural(waits.dispatches, "dispatch")] if waits.dispatches else []
     said = [f"{plural(count, 'process')}{at}", *doing, _whole(waits.seconds), *dispatches]
     return " · ".join(said)
+
+
+def _seconds(waits: Waits) -> float:
+    """Returns how long processes have waited for others; else how long the cell has run."""
+    return max((each.seconds for each in waits.places if each.waits), default=waits.seconds)
 
 
 def _heading(waits: Waits) -> str:

@@ -199,7 +199,7 @@ class AtLine:
         waits: Their main threads wait for other processes.
         late: For whom, as far as is known.
         doing: What else they do: ``"compiling"``, ``"at a breakpoint"``; empty if it is not known.
-        last_dispatch: The last computation that they have dispatched; empty for none.
+        last_dispatch: The last computation that they have dispatched, or ask to; empty for none.
     """
 
     processes: tuple[int, ...]

@@ -263,6 +263,8 @@ class Recovered:
         told += [f"Process {i} {why}, and was ended by force." for i, why in self.given_up.items()]
         if self.died and not self.nbytes:
             told.append("No process was left: all variables are lost.")
+        elif self.died:
+            told.append(f"Names that only {processes_label(self.died)} had are gone.")
         if self.unended:
             who = capitalized(processes_label(self.unended))
             its = "its" if len(self.unended) == 1 else "their"

@@ -183,7 +183,7 @@ def test_where_processes_are_is_shown_with_who_waits_for_whom_and_goes_away() ->
         "been at line 5: `time.sleep(1000)` for 5 s. This may be normal; Interrupt ends the cell "
         "(a second one by force), and variables are kept."
     )
-    words = ("Processes 0-1,3 wait<", "12 s", "jit(f)", "wait for process 2, 4 s", "Interrupt ends")
+    words = ("Processes 0-1,3 wait<", "asks for 4: jit(f)", "wait for process 2, 4 s")
     for each in words:
         assert each in card.html
     gone = card_waits.waits_card(replace(waits, has_ended=True))
