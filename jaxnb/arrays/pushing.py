@@ -313,7 +313,7 @@ def _require_fitting_numbers(package: _Package, placed: Placed) -> None:
     for array, name in zip(package.arrays, placed.dtypes, strict=True):
         if not fits(array, numpy_dtype(name)):
             raise UsageError(
-                f"Values of an {array.dtype} array do not fit in {name}, which it becomes on the "
+                f"Values of dtype {array.dtype} do not fit in {name}, which they become on the "
                 "processes, since jax_enable_x64 is off there. Nothing was moved. Type "
                 "`%spmd jax.config.update('jax_enable_x64', True)` before the processes compute "
                 "anything, or convert the array."

@@ -258,8 +258,7 @@ def restarted_error() -> SessionBrokenError:
 def restarting_error() -> SessionBrokenError:
     """Returns the error for asking processes that are just being replaced."""
     return SessionBrokenError(
-        "The group is being restarted; its variables are gone. Try again when `%spmd_status` "
-        "shows it as ready."
+        "The group's processes are being replaced. Try again when `%spmd_status` shows it as ready."
     )
 
 

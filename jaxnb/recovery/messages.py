@@ -347,8 +347,8 @@ class Possession:
         digest: Equal on two processes only if the values are, but for the elements of arrays
             that are spread over processes; empty if it cannot be given.
         reason: Why not.
-        is_common: It is the same on every process by its nature: it has arrays or meshes of
-            several processes in it, or is code without values of its own.
+        is_common: It is the same on every process by its nature: nothing but arrays, meshes and
+            shardings of several processes is in it, or it is code without values of its own.
         arrays: The arrays in it that are spread over processes, as paths.
         origins: Where they come from; empty for one of which that is not known.
         lost: Parts of it that are lost there, as paths.

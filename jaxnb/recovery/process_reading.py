@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import io
 import math
@@ -19,6 +20,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import jax
@@ -269,11 +271,12 @@ def _beyond(contents: Contents, done: int, end: int, memo: Mapping[int, Any], st
         failed.load()
     stacks = (*failed.metastack, failed.stack)
     half_made = {id(each) for stack in stacks for each in stack if not is_array(each)}
+    clean: set[int] = set()
     texts: list[Any] = []
     last: Any = stand_in
     for opcode, argument, _ in pickletools.genops(file):
         if opcode.name == "MEMOIZE":
-            if number not in known or id(known[number]) in half_made:
+            if number not in known or _reaches(known[number], half_made, clean):
                 known[number] = last
             number += 1
         elif opcode.name in ("BINGET", "LONG_BINGET"):
@@ -288,6 +291,31 @@ def _beyond(contents: Contents, done: int, end: int, memo: Mapping[int, Any], st
             last = stand_in
             taken += opcode.name == "NEXT_BUFFER"
     return _unpickler(contents, end, taken, known)
+
+
+def _reaches(made: Any, half_made: set[int], clean: set[int]) -> bool:
+    """Whether something is, or refers to, what is half made: a child to its parent, say.
+
+    Args:
+        made: It.
+        half_made: The ids of what is half made.
+        clean: The ids of what refers to nothing of that; more are added.
+    """
+    seen, todo = set[int](), [made]
+    while todo:
+        each = todo.pop()
+        if id(each) in half_made:
+            return True
+        if (
+            id(each) in seen
+            or id(each) in clean
+            or isinstance(each, type | ModuleType | FunctionType)
+        ):
+            continue
+        seen.add(id(each))
+        todo += gc.get_referents(each)
+    clean |= seen
+    return False
 
 
 def _unpickler(contents: Contents, start: int, taken: int, memo: dict[int, Any]) -> Any:

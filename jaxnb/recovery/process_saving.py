@@ -9,9 +9,11 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from jaxnb.arrays.lost import LostValue, loss_of
 from jaxnb.arrays.process_canonical import canonical_digest
+from jaxnb.compat.jax_arrays import array_of_ref_now
 from jaxnb.recovery import files, process_variables
 from jaxnb.recovery.fit_to_size import MisfitError
 from jaxnb.recovery.messages import Measured, Possession, Refused, Source, StateFile, Taken
@@ -129,10 +131,9 @@ def _possession(name: str, value: Any) -> Possession:
         return Possession(b"", new[0].reason)
     return Possession(
         _digest(packed),
-        is_common=listing.is_common
-        or bool(packed.lost)
-        or name in process_variables.COMMON_PARTS
-        or _is_code(value),
+        is_common=name in process_variables.COMMON_PARTS
+        or _is_code(value)
+        or ((listing.is_common or bool(packed.lost)) and _has_nothing_of_its_own(value)),
         arrays=tuple(array.path or name for array in packed.arrays),
         origins=tuple(array.origin for array in packed.arrays),
         lost=tuple(part.path for part in packed.lost),
@@ -145,6 +146,31 @@ def _digest(packed: PackedState) -> bytes:
     for buffer in packed.buffers:
         total.update(buffer.data)
     return total.digest()
+
+
+def _has_nothing_of_its_own(value: Any) -> bool:
+    """Whether all leaves of a value are of several processes: arrays, meshes, shardings, code.
+
+    Anything else in it (a rank, an array of this process) may differ on a process that is gone.
+    """
+    function = unwrapped(value)[-1]
+    try:
+        if isinstance(function, FunctionType):
+            cells = [each.cell_contents for each in function.__closure__ or ()]
+            value = [cells, function.__defaults__, function.__kwdefaults__]
+        leaves = jax.tree.leaves(value)
+    except Exception:  # of the user's code that flattens their class, or of an empty cell
+        return False
+    return all(map(_is_of_several, leaves))
+
+
+def _is_of_several(leaf: Any) -> bool:
+    array = array_of_ref_now(leaf)
+    leaf = leaf if array is None else array
+    if isinstance(leaf, jax.Array):
+        return not leaf.is_fully_addressable
+    shared = Mesh | jax.sharding.Sharding | jax.P | LostValue
+    return isinstance(leaf, shared) or _is_code(leaf)
 
 
 def _is_code(value: Any) -> bool:

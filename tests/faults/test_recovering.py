@@ -186,6 +186,21 @@ def test_what_cannot_be_made_is_named_and_what_shares_it_too(group: Session) -> 
     group.run(CHECK)
 
 
+def test_what_refers_to_what_cannot_be_made_is_lost_with_it(group: Session) -> None:
+    group.run(
+        "class Child: pass\n"
+        "class Odd:\n    def __setstate__(self, state):\n        raise ValueError('no')\n"
+        "odd, kid = Odd(), Child()\nkid.parent, odd.child, odd.sound = odd, kid, [1, 2]\n"
+        "sound, kids = odd.sound, (kid,)"
+    )
+    (lost,) = group.recover().lost
+    assert (lost.path, {*lost.also}) == ("odd", {"kid", "kids"})
+    assert group.run("sound").value == [1, 2]
+    with pytest.raises(CellError, match=r"`odd` .* was not carried over"):
+        group.run("kid.parent")
+    group.run(CHECK)
+
+
 def test_an_interrupt_while_it_packs_changes_nothing(group: Session) -> None:
     pids = [process.pid for process in group.processes]
 

@@ -153,14 +153,16 @@ def test_in_a_cell(group: Session, case: str, which: int) -> None:
 @pytest.mark.thorough
 @first_on_two_devices
 def test_two_of_three(group: Session) -> None:
+    group.run("both = {'w': [w], 'mesh': mesh}; ranked = {'w': w, 'rank': process_index}")
     kill(group, 0, 2)
     recovered = group.recover()
     assert recovered.died == (0, 2)
-    # One is left: of what is not spread over processes nobody can say that it is for all.
-    assert {"w", "mesh", "make", "f", "math"} <= set(recovered.given)
-    assert set(missing(recovered, 0, 2)) == {"mine", "n"}
-    assert "only one process" in missing(recovered, 0, 2)["n"]
-    group.run("n = jax.device_count()")
+    # One is left: of what is not spread over processes nobody can say that it is for all, nor of
+    # what has such a thing beside an array of all.
+    assert {"w", "both", "mesh", "make", "f", "math"} <= set(recovered.given)
+    assert set(missing(recovered, 0, 2)) == {"mine", "n", "state", "ranked"}
+    assert "only one process" in missing(recovered, 0, 2)["ranked"]
+    group.run("n = jax.device_count(); state = {'w': [w], 'step': 7}")
     assert_kept(group, AFTER)
     assert_usable(group)
 
