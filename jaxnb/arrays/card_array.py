@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from jaxnb.arrays.blocks import blocks, bytes_per_device, differing, index_label, total_bytes
-from jaxnb.arrays.draw_array import array_grids
-from jaxnb.arrays.draw_text import mesh_grids, preview_text, sizes_block
-from jaxnb.arrays.specs import replicas_label, replicating_axes
+from jaxnb.arrays.blocks import (
+    blocks,
+    bytes_per_device,
+    differing,
+    index_label,
+    replicas_label,
+    replicating_axes,
+    total_bytes,
+)
+from jaxnb.arrays.pictures import array_grids, mesh_grids, preview_text, sizes_block
 from jaxnb.display.blocks import Beside, Block, Column, Either, Facts, Note, Pre, Row, Table
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import middle

@@ -13,11 +13,11 @@ from jaxnb.arrays.card_array import (
     array_pictures,
     array_type,
 )
-from jaxnb.arrays.draw_text import preview_text
 from jaxnb.arrays.lost import PerProcess
+from jaxnb.arrays.pictures import preview_text
 from jaxnb.display.blocks import Cell, Column, Either, Facts, Note, Pre, Progress, Row, Table
 from jaxnb.display.card import Card, by_process_block, card_of
-from jaxnb.display.rich import grouped, is_rich
+from jaxnb.display.markup import grouped, is_rich
 from jaxnb.display.text import WIDTH
 from jaxnb.labels import (
     format_bytes,

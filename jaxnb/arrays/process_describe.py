@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxnb.arrays.blocks import edge_indices
 from jaxnb.compat.jax_arrays import is_deleted
-from jaxnb.compat.jax_waits import wait_until_ready
+from jaxnb.compat.jax_runtime import wait_until_ready
 from jaxnb.errors import JaxnbError
 from jaxnb.lockstep.process_inputs import digest
 from jaxnb.lockstep.process_origins import ORIGINS, origin_of

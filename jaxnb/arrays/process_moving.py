@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from jaxnb.arrays import process_pulls
-from jaxnb.arrays.paths import parse_path
 from jaxnb.arrays.process_held import HELD
+from jaxnb.arrays.regions import parse_path
 from jaxnb.model.arrays import (
     Chunk,
     Exposed,

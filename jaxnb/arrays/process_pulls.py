@@ -12,11 +12,10 @@ import numpy as np
 
 from jaxnb.arrays import process_describe
 from jaxnb.arrays.lost import LostArray, text_of
-from jaxnb.arrays.paths import Path, Step, parse_path
 from jaxnb.arrays.process_describe import NotATreeError, require_tree, unreduced_axes
 from jaxnb.arrays.process_held import Exposures, GoneError, HeldArrays, as_bytes
 from jaxnb.arrays.process_packing import Package, is_array, is_spread
-from jaxnb.arrays.regions import Region, pieces
+from jaxnb.arrays.regions import Path, Region, Step, parse_path, pieces
 from jaxnb.compat.jax_arrays import array_of_ref_now
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.arrays import (

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from jaxnb.arrays import specs
+from jaxnb.arrays import blocks
 from jaxnb.arrays.blocks import Index
 from jaxnb.arrays.gathered import fits, numpy_dtype
 from jaxnb.arrays.lost import unpickle
@@ -83,7 +83,7 @@ def shardings(name: str, value: Any, mesh: Mesh, spec: Any) -> list[NamedShardin
     return [_sharding(mesh, *each) for each in _pairs(name, value, spec)]
 
 
-def _sharding(mesh: Mesh, path: str, leaf: Any, spec: specs.Spec) -> NamedSharding:
+def _sharding(mesh: Mesh, path: str, leaf: Any, spec: blocks.Spec) -> NamedSharding:
     shape = tuple(getattr(leaf, "shape", ()))
     try:
         if len(spec) > len(shape):
@@ -92,14 +92,14 @@ def _sharding(mesh: Mesh, path: str, leaf: Any, spec: specs.Spec) -> NamedShardi
         sharding.shard_shape(shape)
     except Exception as error:  # for an axis named twice JAX has an exception of its own
         raise UsageError(
-            f"`{path}` of shape {shape} cannot be placed by {specs.spec_text(spec)}: "
+            f"`{path}` of shape {shape} cannot be placed by {blocks.spec_text(spec)}: "
             f"{str(error).rstrip('.')}. Nothing was moved. Change the spec."
         ) from None
     return sharding
 
 
-def _pairs(path: str, value: Any, spec: Any) -> Iterator[tuple[str, Any, specs.Spec]]:
-    if specs.is_spec(spec):
+def _pairs(path: str, value: Any, spec: Any) -> Iterator[tuple[str, Any, blocks.Spec]]:
+    if blocks.is_spec(spec):
         for key, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
             yield path + jax.tree_util.keystr(key), leaf, spec or ()
         return

@@ -28,7 +28,6 @@ from jaxnb.arrays.packed import (
     plan_of,
     small_data,
 )
-from jaxnb.arrays.paths import Path, parse_path
 from jaxnb.arrays.refusals import (
     missing_error,
     replicas_text,
@@ -38,7 +37,7 @@ from jaxnb.arrays.refusals import (
     unpacked_error,
     whose,
 )
-from jaxnb.arrays.regions import Region
+from jaxnb.arrays.regions import Path, Region, parse_path
 from jaxnb.callers import levels_to_caller
 from jaxnb.errors import (
     ArrayGoneError,

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from jaxnb.arrays.blocks import is_spec
+from jaxnb.arrays.blocks import normalize as normalize_spec
 from jaxnb.arrays.gathered import GatheredArray, fits, numpy_dtype
 from jaxnb.arrays.lost import NotMoved, PerProcess
 from jaxnb.arrays.moving import Move, Mover, request_for
 from jaxnb.arrays.pulling import Group
 from jaxnb.arrays.refusals import require_memory_for_push
 from jaxnb.arrays.regions import view
-from jaxnb.arrays.specs import is_spec
-from jaxnb.arrays.specs import normalize as normalize_spec
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.labels import processes_label, ranks_label
 from jaxnb.model.arrays import ArrayLeaf, HostArray, Placed, PlaceRequest, Refused

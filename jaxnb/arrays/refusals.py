@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxnb.arrays.blocks import Index, differing, index_label
 from jaxnb.arrays.gathered import ArrayKey, Wanted
-from jaxnb.arrays.paths import Path
+from jaxnb.arrays.regions import Path
 from jaxnb.errors import ArrayGoneError, JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.labels import format_bytes, gone_label, plural, processes_label, ranks_label
 from jaxnb.launch.host import available_bytes

@@ -6,11 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jaxnb.cells.answers import FOLLOW
 from jaxnb.cells.card_cell import cell_card
-from jaxnb.cells.merge_bars import bars_as_one
-from jaxnb.cells.merge_output import MergedLine
-from jaxnb.cells.result import CellResult
+from jaxnb.cells.merge_output import MergedLine, bars_as_one
+from jaxnb.cells.result import FOLLOW, CellResult
 from jaxnb.display.blocks import Block, Either, Facts, Fold, Note, Pre
 from jaxnb.display.card import NOTHING, Card, card_of, stacked
 from jaxnb.display.markup import strip_ansi

@@ -14,11 +14,11 @@ from jaxnb.arrays.card_array import (
     array_type,
     replicas_differ_card,
 )
-from jaxnb.arrays.draw_text import preview_text
+from jaxnb.arrays.pictures import preview_text
 from jaxnb.cells.result import Agreement, CellResult, ProcessResult
 from jaxnb.display.blocks import Either, Facts, Fold, Note, Shown
 from jaxnb.display.card import NOTHING, Card, by_process_block, card_of, stacked
-from jaxnb.display.rich import Said, View, grouped, is_rich, needs_front_end, shown_alike, view_of
+from jaxnb.display.markup import Said, View, grouped, is_rich, needs_front_end, shown_alike, view_of
 from jaxnb.display.text import labelled
 from jaxnb.labels import Outputs, plural, processes_label, ranks_label
 from jaxnb.model.arrays import ArrayInfo

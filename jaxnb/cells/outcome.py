@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from jaxnb.cells.answers import FOLLOW, raised
 from jaxnb.cells.card_error import (
     WELL_AFTER_SECONDS,
     ErrorGroup,
@@ -15,7 +14,7 @@ from jaxnb.cells.card_error import (
     odd_text,
     only_waited,
 )
-from jaxnb.cells.result import CellResult
+from jaxnb.cells.result import FOLLOW, CellResult, raised
 from jaxnb.errors import (
     CellError,
     CellTimeoutError,

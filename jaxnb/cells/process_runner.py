@@ -29,8 +29,8 @@ from jaxnb.cells.process_repeating import Repeats
 from jaxnb.compat import ipykernel, ipython
 from jaxnb.compat.ipykernel import NOTHING, KeepingDisplayHook, install_display_hook
 from jaxnb.compat.jax_arrays import is_deleted
-from jaxnb.compat.jax_waits import wait_until_ready
-from jaxnb.debugging.process_questions import Questions
+from jaxnb.compat.jax_runtime import wait_until_ready
+from jaxnb.debugging.process_debugger import Questions
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import NO_TEXT, text_of
 from jaxnb.lockstep import process_interrupts

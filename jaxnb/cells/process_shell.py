@@ -31,7 +31,7 @@ from jaxnb.cells import process_output
 from jaxnb.compat import ipython
 from jaxnb.compat.ipython import LibraryFrame, Records
 from jaxnb.labels import MAGICS
-from jaxnb.launch import lifeline, process_bootstrap
+from jaxnb.launch import lifeline, process_join
 
 # A fork copies signal handlers and exit handlers. Those of jaxnb, ipykernel and JAX are about
 # threads, sockets and devices that the copy does not have: a ``multiprocessing`` worker that ran
@@ -295,7 +295,7 @@ def install_commands(shell: Any) -> None:
         shell.register_magic_function(partial(_load_extension, name, own), "line", name)
     shell.system = system
     shell.ask_exit = ask_exit
-    joined = process_bootstrap.joined()
+    joined = process_join.joined()
     process_output.install_limits(shell, joined.num_processes if joined else 1)
     process_output.install_bundles(shell)
     process_output.install_bars()

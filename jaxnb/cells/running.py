@@ -11,11 +11,9 @@ from math import inf
 from typing import Literal
 
 from jaxnb.cells.allowance import Allowance, dropped_texts, flood_text, share_of
-from jaxnb.cells.answers import as_reply, mergers, pieces
-from jaxnb.cells.held_output import Ended, HeldOutput, LineEnds
 from jaxnb.cells.merge_output import MergedLine, StreamMerger, merged_again
-from jaxnb.cells.result import timing_of
-from jaxnb.cells.sinks import NoSink, OutputSink
+from jaxnb.cells.result import as_reply, mergers, pieces, timing_of
+from jaxnb.cells.sinks import Ended, HeldOutput, LineEnds, NoSink, OutputSink
 from jaxnb.labels import Outputs, processes_label
 from jaxnb.model.cells import (
     NO_ANSWER,
@@ -31,7 +29,7 @@ from jaxnb.model.dispatches import Cause, Trail
 from jaxnb.model.group import Waits
 from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import the_cell
-from jaxnb.pitfalls.already_told import merged
+from jaxnb.pitfalls.findings import merged
 from jaxnb.wire.messages import (
     ClearOutput,
     Display,

@@ -26,9 +26,8 @@ import psutil
 
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import format_bytes, format_seconds, plural
-from jaxnb.launch.folder import owner_lives, parent_folders
+from jaxnb.launch.folder import default_folder, entries, owner_lives, parent_folders, trim
 from jaxnb.launch.host import visible_gpus
-from jaxnb.launch.programs_folder import default_folder, entries, trim
 from jaxnb.options import StartOptions
 from jaxnb.recovery.files import MANIFEST
 

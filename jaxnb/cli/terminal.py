@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from jaxnb.cells.merge_bars import bars_as_one
-from jaxnb.cells.merge_output import MergedLine
+from jaxnb.cells.merge_output import MergedLine, bars_as_one
 from jaxnb.cells.sinks import NoSink, SaysWaits
 from jaxnb.model.cells import RichOutput
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from types import CodeType, FrameType, MethodType, TracebackType
 from typing import Any
 
@@ -159,3 +162,40 @@ def described(shell: Any, name: str, info: Any, detail: int, str_detail: int) ->
     inspector = Inspector(theme_name=shell.inspector._theme_name, str_detail_level=str_detail)
     bundle: dict[str, Any] = inspector._get_info(info.obj, name, info=info, detail_level=detail)
     return bundle
+
+
+TESTED: Mapping[str, str] = {
+    "JAX": "0.12.0.1",
+    "ipykernel": "7.4.0",
+    "IPython": "9.18.1",
+    "ipyparallel": "9.2.0",
+}
+"""The newest of each in ``constraints/``."""
+
+
+@functools.cache
+def installed() -> dict[str, str]:
+    """Returns the installed versions of those in :data:`TESTED`; none of one that has no record."""
+    found = {}
+    for name in TESTED:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def newer_than_tested(versions: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns a sentence for each package that is newer than the newest that is tested.
+
+    Only what comes before the second dot counts: other releases mend faults, and move no names.
+    """
+    return tuple(
+        f"{name} {versions[name]} is newer than {tested}, the newest that jaxnb is tested with."
+        for name, tested in TESTED.items()
+        if name in versions and _feature_release(versions[name]) > _feature_release(tested)
+    )
+
+
+def _feature_release(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)[:2]))

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jaxnb.compat.jax_waits import wait_until_ready
+from jaxnb.compat.jax_runtime import wait_until_ready
 
 
 def make_array(

@@ -9,7 +9,7 @@ from typing import Any
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import OutputSink
 from jaxnb.compiled.comparison import Comparison
-from jaxnb.compiled.parse_call import parse_call, taken_apart
+from jaxnb.compiled.compiling import parse_call, taken_apart
 from jaxnb.compiled.planning import NO_CELLS, EarlierCells
 from jaxnb.errors import CellError, JaxnbError, UsageError
 from jaxnb.model.compiled import ComparisonReport

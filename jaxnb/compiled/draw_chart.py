@@ -16,7 +16,7 @@ from jaxnb.compiled import collectives, ranking
 from jaxnb.compiled.card_comparison import format_time
 from jaxnb.display.blocks import Shown
 from jaxnb.display.card import card_of
-from jaxnb.display.rich import View
+from jaxnb.display.markup import View
 from jaxnb.labels import format_bytes
 from jaxnb.model.compiled import Column, ComparisonReport, Variant
 

@@ -19,8 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO
 
-from jaxnb.compiled.compiling import Collectives, not_compiled
-from jaxnb.compiled.parse_call import EXAMPLE, require_call
+from jaxnb.compiled.compiling import EXAMPLE, Collectives, not_compiled, require_call
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.labels import one_line
 from jaxnb.launch.folder import command_line
@@ -77,7 +76,7 @@ def ask_scratch(request: PlanRequest) -> PlanReply:
         pickle.dump(request, asked)
         asked.seek(0)
         process = subprocess.Popen(
-            command_line("jaxnb.compiled.process_planned", str(os.getpid())),
+            command_line("jaxnb.compiled.process_compiled", str(os.getpid())),
             stdin=asked,
             stdout=subprocess.PIPE,
             stderr=log,

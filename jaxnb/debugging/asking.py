@@ -182,7 +182,7 @@ class TerminalBox:
         self._echo.close()
 
 
-ANSWER = "jaxnb.debugging.process_questions.answer"
+ANSWER = "jaxnb.debugging.process_debugger.answer"
 
 Send = Callable[..., Mapping[int, Any]]
 """Has processes call a function, whatever their main threads do; returns who has done so."""

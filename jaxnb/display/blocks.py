@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from jaxnb.display.rich import View
+from jaxnb.display.markup import View
 from jaxnb.labels import plural
 
 Look = Literal["", "bold", "code", "dim", "head", "pre", "warn"]

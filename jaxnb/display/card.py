@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxnb.display.blocks import Block, Cell, Column, Either, Facts, Fold, Note, Shown, Table
 from jaxnb.display.html import Tone, html_of
-from jaxnb.display.rich import Said
+from jaxnb.display.markup import Said
 from jaxnb.display.text import labelled, text_of
 from jaxnb.labels import processes_label, ranks_label
 

@@ -56,9 +56,9 @@ def run(role: str, arguments: Mapping[str, Any]) -> None:
 
         controller_app.run(**arguments)
     elif role == "service":
-        from jaxnb.launch import process_coordination
+        from jaxnb.launch import process_join
 
-        process_coordination.serve(**arguments)
+        process_join.serve(**arguments)
     else:
         _run_engine(**arguments)
 
@@ -91,11 +91,11 @@ def _run_engine(
     os.chdir(directory)
     faulthandler.enable(2)  # before it joins: a plugin that JAX loads then may crash
 
-    from jaxnb.launch import engine_app, process_bootstrap
+    from jaxnb.launch import process_join
     from jaxnb.model.cells import JoinRequest
 
-    process_bootstrap.join(JoinRequest(**join))
-    engine_app.run(cluster_dir, identity, connection_info)
+    process_join.join(JoinRequest(**join))
+    process_join.run(cluster_dir, identity, connection_info)
 
 
 def reseed() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxnb.compat import jax_dispatch as internals
 from jaxnb.compat.jax_dispatch import is_of_results, unchecked_axes
-from jaxnb.compat.jax_waits import is_ready, wait_until_ready
+from jaxnb.compat.jax_runtime import is_ready, wait_until_ready
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import type_label
 from jaxnb.lockstep.messages import NONE, Failures

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NoReturn, get_args
 
-from jaxnb.arrays.specs import parse as parse_spec
+from jaxnb.arrays.blocks import parse as parse_spec
 from jaxnb.errors import UsageError
 from jaxnb.labels import Outputs
 from jaxnb.options import CHECKS, COLLECTIVES, LAUNCHERS, PLATFORMS, default_launcher, suggest

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from IPython.core.magic import line_magic, magics_class
 
-from jaxnb.assist.places import hint, magic_hint
+from jaxnb.assist.completion import hint, magic_hint
 from jaxnb.errors import CellError, UsageError
 from jaxnb.labels import MAGICS
 from jaxnb.magics.arguments import MagicParser

@@ -7,14 +7,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from jaxnb.cells.card_waits import BACKGROUND_INTERRUPT
+from jaxnb.cells.card_cell import BACKGROUND_INTERRUPT
 from jaxnb.cells.merge_output import LineLimiter, MergedLine
 from jaxnb.cells.result import CellResult
 from jaxnb.display.card import NOTHING, Card, stacked
 from jaxnb.errors import CellError, JaxnbError, UsageError
 from jaxnb.labels import Outputs
-from jaxnb.magics.place import Place
-from jaxnb.magics.sinks import DisplayIds, Sink, is_notebook
+from jaxnb.magics.sinks import DisplayIds, Place, Sink, is_notebook
 from jaxnb.model.cells import RichOutput
 from jaxnb.model.group import Waits
 
@@ -73,9 +72,9 @@ class CardView:
 
     def waits(self, waits: Waits) -> None:
         """Shows where all processes wait."""
-        from jaxnb.cells import card_waits
+        from jaxnb.cells import card_cell
 
-        self._waits = card_waits.waits_card(waits, self.interrupt_by)
+        self._waits = card_cell.waits_card(waits, self.interrupt_by)
         self._place.show(self._card())
 
     def display(self, process_index: int, output: RichOutput) -> None:

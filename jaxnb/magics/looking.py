@@ -16,8 +16,7 @@ from jaxnb.errors import JaxnbError
 from jaxnb.labels import plural
 from jaxnb.magics import arguments
 from jaxnb.magics.base import SessionMagics
-from jaxnb.magics.place import Place
-from jaxnb.magics.sinks import is_notebook
+from jaxnb.magics.sinks import Place, is_notebook
 
 if TYPE_CHECKING:
     from jaxnb.model.group import GroupInfo

@@ -5,20 +5,180 @@ from __future__ import annotations
 import sys
 import time
 import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from IPython import get_ipython
 from IPython.display import clear_output, display, publish_display_data
 
-from jaxnb.cells.merge_bars import bars_as_one, is_bar
-from jaxnb.cells.merge_output import LineLimiter, MergedLine
+from jaxnb.cells.merge_output import LineLimiter, MergedLine, bars_as_one, is_bar
 from jaxnb.cells.sinks import SaysWaits
 from jaxnb.display.blocks import Facts, Fold, Note
-from jaxnb.display.card import Card, card_of
+from jaxnb.display.card import NOTHING, Card, card_of
 from jaxnb.labels import Outputs, plural
-from jaxnb.magics.place import Place
 from jaxnb.model.cells import RichOutput
 from jaxnb.model.group import Waits
+
+if TYPE_CHECKING:
+    from jaxnb.arrays.moving import Ticker
+
+
+LIVE_SECONDS = 0.2
+"""Shortest time between two showings of what changes all the time."""
+
+
+class Place:
+    """An output that shows one card, from any thread; the next card takes its place.
+
+    It stands in the cell that runs when it is shown first, and stays there: `%%capture` around
+    later code does not take it.
+
+    Args:
+        cell: Returns what tells the running cell from others: each has an output of its own then.
+    """
+
+    def __init__(self, cell: Callable[[], object] | None = None) -> None:
+        self._cell = cell
+        self._shown_in: object = None
+        self._publisher: Any = None
+        self._display_id = ""
+        self._has_card = False
+        self._shown_at = 0.0
+        self._next: Callable[[], Card] | None = None  # makes what was offered too soon
+
+    def show(self, card: Card) -> None:
+        """Shows a card at once."""
+        if self._cell is not None and self._shown_in != (here := self._cell()):
+            self._shown_in = here
+            self.leave()
+        update = bool(self._display_id)
+        if not update:
+            self._publisher, self._display_id = get_ipython().display_pub, uuid.uuid4().hex
+        self._next, self._has_card, self._shown_at = None, card is not NOTHING, time.monotonic()
+        where = {"display_id": self._display_id}
+        self._publisher.publish(card._repr_mimebundle_(), transient=where, update=update)
+
+    def offer(self, make: Callable[[], Card]) -> None:
+        """Shows a card a few times a second at most: what comes too soon waits for :meth:`tick`."""
+        self._next = make
+        self.tick()
+
+    def tick(self) -> None:
+        """Shows what was offered last, once it is time; called a few times a second."""
+        if self._next is not None and time.monotonic() - self._shown_at >= LIVE_SECONDS:
+            self.show(self._next())
+
+    def clear(self) -> None:
+        """Takes the card away, if one is shown; the place stays."""
+        self._next = None
+        if self._has_card:
+            self.show(NOTHING)
+
+    def leave(self) -> None:
+        """Leaves what is shown as it is: the next card is an output of its own."""
+        self._display_id, self._has_card, self._next = "", False, None
+
+    def finish(self, card: Card) -> None:
+        """Shows a last card, and leaves it."""
+        self.show(card)
+        self.leave()
+
+
+QUIET_SECONDS = 1.0
+"""Transfers that are over sooner show nothing."""
+
+
+class TransferMeter:
+    """Shows the progress of transfers: a :data:`jaxnb.arrays.moving.Meter`.
+
+    Nothing is shown of one that takes less than a second. At its end, good or bad, the bar is
+    taken away.
+
+    Args:
+        place: Where bars are shown: a notebook's output, or a terminal's current line.
+        clock: Returns the time in seconds.
+
+    Attributes:
+        moved_bytes: How much all transfers have moved so far.
+        moving_seconds: How long that took, without what came before and after: waiting for a
+            cell to end, preparing the data.
+    """
+
+    def __init__(
+        self, place: Place | TerminalPlace, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._place = place
+        self._clock = clock
+        self.moved_bytes = 0
+        self.moving_seconds = 0.0
+
+    @contextmanager
+    def __call__(self, doing: str, total_bytes: int) -> Iterator[Ticker]:
+        """Shows one transfer; gives what takes the number of bytes done."""
+        from jaxnb.arrays import card_transfer
+
+        started = self._clock()
+        show_at = started + QUIET_SECONDS
+        before = self.moved_bytes
+
+        def tick(done_bytes: int) -> None:
+            nonlocal show_at
+            self.moved_bytes = before + done_bytes
+            now = self._clock()
+            if now < show_at or done_bytes >= total_bytes:
+                return
+            show_at = now + LIVE_SECONDS
+            with suppress(Exception):  # a front end that fails must not end the transfer
+                self._place.show(
+                    card_transfer.transfer_card(doing, done_bytes, total_bytes, now - started)
+                )
+
+        try:
+            yield tick
+        finally:
+            self.moving_seconds += self._clock() - started
+            with suppress(Exception):
+                self._place.clear()
+
+    def finish(self, card: Card) -> None:
+        """Shows a card about what was moved, where the bar was."""
+        self._place.finish(card)
+
+
+class TerminalPlace:
+    """The current line of a terminal."""
+
+    def __init__(self) -> None:
+        self._width = 0
+
+    def show(self, card: Card) -> None:
+        """Shows the bar, over the one before."""
+        self._write(card.text)
+
+    def clear(self) -> None:
+        """Blanks the line, if a bar is on it."""
+        if self._width:
+            self._write("")
+            self._write("")
+
+    def finish(self, card: Card) -> None:
+        """Shows the last card."""
+        display(card)
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write("\r" + text.ljust(self._width))
+        sys.stderr.flush()
+        self._width = len(text)
+
+
+def meter_for(shell: Any) -> TransferMeter:
+    """Returns what shows the progress of transfers in a shell."""
+    if is_notebook(shell):
+        return TransferMeter(Place(lambda: shell.displayhook.prompt_count))
+    return TransferMeter(TerminalPlace())
+
 
 LIVE_LINES = 200
 """How many lines that are being rewritten are shown, the lowest ones."""
@@ -222,9 +382,9 @@ class NotebookSink(Sink):
 
     def waits(self, waits: Waits) -> None:
         """Shows where processes wait, in a place of its own."""
-        from jaxnb.cells import card_waits
+        from jaxnb.cells import card_cell
 
-        self._waits.show(card_waits.waits_card(waits))
+        self._waits.show(card_cell.waits_card(waits))
         if waits.has_ended and not waits.is_neutral:
             self._waits.leave()  # who waits again does so below
 

@@ -18,9 +18,16 @@ from jaxnb.magics import arguments
 from jaxnb.magics.auto import AUTORELOAD, is_auto
 from jaxnb.magics.background import BackgroundCell
 from jaxnb.magics.base import SessionMagics, plain_interrupt
-from jaxnb.magics.meter import meter_for
-from jaxnb.magics.place import Place
-from jaxnb.magics.sinks import DisplayIds, ProgressDisplay, Sink, is_notebook, notice_card, sink_for
+from jaxnb.magics.sinks import (
+    DisplayIds,
+    Place,
+    ProgressDisplay,
+    Sink,
+    is_notebook,
+    meter_for,
+    notice_card,
+    sink_for,
+)
 from jaxnb.model.cells import RichOutput
 from jaxnb.options import StartOptions
 
@@ -133,7 +140,7 @@ class SpmdMagics(SessionMagics):
         self._recover(self._started())
 
     def _recover(self, session: Session, **size: Any) -> None:
-        from jaxnb.recovery.card import recovered_card
+        from jaxnb.recovery.recovering import recovered_card
 
         progress = ProgressDisplay(self.shell)
         with plain_interrupt("Interrupted."):
@@ -264,7 +271,7 @@ class SpmdMagics(SessionMagics):
     @line_magic
     def spmd_help(self, line: str) -> None:
         """Shows a page about what JAX does without a word. `%spmd_help` lists the pages."""
-        from jaxnb.pitfalls.already_told import page
+        from jaxnb.pitfalls.findings import page
 
         text = page(line.strip())
         display(Markdown(text)) if is_notebook(self.shell) else print(text)

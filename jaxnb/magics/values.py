@@ -14,13 +14,13 @@ from IPython.core.magic import line_magic, magics_class
 from IPython.display import display
 
 from jaxnb.arrays.lost import PerProcess
-from jaxnb.arrays.paths import parse_path
+from jaxnb.arrays.regions import parse_path
 from jaxnb.display.card import Card
 from jaxnb.errors import UsageError
 from jaxnb.labels import plural, processes_label
 from jaxnb.magics.arguments import NamesParser, ranks, spec, variable
 from jaxnb.magics.base import SessionMagics, plain_interrupt
-from jaxnb.magics.meter import TransferMeter
+from jaxnb.magics.sinks import TransferMeter
 from jaxnb.options import suggest
 
 if TYPE_CHECKING:

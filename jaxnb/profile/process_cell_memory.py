@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from jaxnb.compat.jax_waits import is_ready
+from jaxnb.compat.jax_runtime import is_ready
 from jaxnb.model.cells import CellMemory
 from jaxnb.profile.process_stats import bytes_in_use
 from jaxnb.wire.process_features import CellHere, Feature

@@ -32,7 +32,7 @@ from jaxnb.compat.jax_arrays import (
     host_words,
     is_deleted,
 )
-from jaxnb.compat.jax_waits import wait_until_ready
+from jaxnb.compat.jax_runtime import wait_until_ready
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.dispatches import Made, Origin
 from jaxnb.recovery.fit_to_size import Box, SavedArray, SavedPart

@@ -26,8 +26,15 @@ from jaxnb.compat.jax_arrays import device_arrays
 from jaxnb.labels import processes_label
 from jaxnb.lockstep.process_ask_conductor import Lockstep
 from jaxnb.recovery import files, hooks, process_variables
-from jaxnb.recovery.messages import Attempt, CalledHooks, Measured, Refused, StateFile
-from jaxnb.recovery.meter import Meter, seconds_without_processor
+from jaxnb.recovery.messages import (
+    Attempt,
+    CalledHooks,
+    Measured,
+    Meter,
+    Refused,
+    StateFile,
+    seconds_without_processor,
+)
 from jaxnb.recovery.process_arrays import PartLostError, is_known
 from jaxnb.recovery.process_pickling import PackedState, Steps, pack
 from jaxnb.wire.process_sentinel import ThisProcess

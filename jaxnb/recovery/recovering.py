@@ -5,16 +5,20 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from jaxnb.display.card import Card
 from jaxnb.errors import JaxnbError, RecoveryInterrupted, UsageError
-from jaxnb.labels import capitalized, format_bytes, processes_label
+from jaxnb.labels import capitalized, format_bytes, format_seconds, plural, processes_label
+from jaxnb.launch.card_group import group_card
 from jaxnb.launch.host import is_stopped
+from jaxnb.lockstep.provenance import names_text
 from jaxnb.model.cells import CallRequest
+from jaxnb.model.dispatches import Difference
 from jaxnb.model.group import GroupInfo, SentinelFault
 from jaxnb.recovery.files import MANIFEST, arrays_in, scratch_folder
 from jaxnb.recovery.fit_to_size import Facts, MisfitError, lost_here, require_all_fit, resized_notes
@@ -30,6 +34,37 @@ from jaxnb.recovery.messages import (
 )
 from jaxnb.recovery.saving import PACK_SECONDS, Asked, Saver, Told, common, differing
 from jaxnb.wire.messages import Exchange
+
+
+def recovered_card(group: GroupInfo, recovered: Recovered) -> Card:
+    """New processes with the variables of the old ones: what was kept, and what is lost."""
+    kept = plural(len(recovered.kept), "variable")
+    size = f" ({format_bytes(recovered.nbytes)})" if recovered.kept else ""
+    tail = f"new processes in {format_seconds(recovered.seconds)} · kept {kept}{size}"
+    if recovered.died:
+        tail = f"{processes_label(recovered.died)} replaced · {tail}"
+    return group_card(group, tail, False, recovered.notes)
+
+
+def recovered_text(
+    recovered: Recovered,
+    differences: Sequence[Difference] = (),
+    tell: Callable[[Sequence[Difference]], str] = names_text,
+) -> str:
+    """Returns the same as one paragraph, after a cell.
+
+    Args:
+        recovered: The group.
+        differences: The names under which its processes held parts of different arrays then.
+        tell: Tells of those that none has lost.
+    """
+    gone = {each.path for each in recovered.lost}
+    rest = [each for each in differences if each.place not in gone]
+    told = [str(recovered)]
+    if rest:
+        told.append(capitalized(tell(rest)))
+    return " ".join(told)
+
 
 PAUSE_SECONDS = 0.02
 """Time between two questions to a process about its progress."""

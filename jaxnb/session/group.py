@@ -17,12 +17,12 @@ from jaxnb.cells.outcome import (
     restarting_error,
 )
 from jaxnb.cells.run_queue import sigint_held
-from jaxnb.compat.versions import installed, newer_than_tested
+from jaxnb.compat.ipython import installed, newer_than_tested
 from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError
 from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.deaths import Death, OomKills, death_error
+from jaxnb.launch.folder import OFF, programs_folder
 from jaxnb.launch.host import Placement, place, visible_gpus
-from jaxnb.launch.programs_folder import OFF, programs_folder
 from jaxnb.lockstep import settings
 from jaxnb.lockstep.notebook_side import Serials
 from jaxnb.model.cells import StreamChunk

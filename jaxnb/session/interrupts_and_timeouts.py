@@ -6,14 +6,15 @@ import time
 
 from jaxnb.cells.running import RunningCell
 from jaxnb.debugging.asking import Asker
-from jaxnb.session.panel import Panel, Reaches
-from jaxnb.session.reasons import silent_text
-from jaxnb.session.standing import (
+from jaxnb.session.panel import (
+    Panel,
+    Reaches,
     formats_its_error,
     has_caught_interrupt,
     is_in_jax,
     is_out_of_it,
 )
+from jaxnb.session.reasons import silent_text
 
 DEATH_GRACE_SECONDS = 0.3
 """After a death, the other processes have this long to end the cell by themselves."""

@@ -25,7 +25,7 @@ from jaxnb.cells.process_runner import Runner
 from jaxnb.compat import ipykernel
 from jaxnb.debugging.process_debugger import Debugging
 from jaxnb.errors import StartError
-from jaxnb.launch import process_bootstrap, process_compiling
+from jaxnb.launch import process_compiling, process_join
 from jaxnb.lockstep import process_interrupts, process_recorded
 from jaxnb.lockstep.messages import Failures
 from jaxnb.lockstep.process_cell import InLockstep
@@ -43,8 +43,7 @@ from jaxnb.model.cells import (
 )
 from jaxnb.model.dispatches import Argument, DigestedArray, Processes, ProgramLine, Recording
 from jaxnb.model.group import StackEntry, Whereabouts
-from jaxnb.pitfalls.process_nans import NanWatch
-from jaxnb.pitfalls.process_pitfalls import Pitfalls
+from jaxnb.pitfalls.process_pitfalls import NanWatch, Pitfalls
 from jaxnb.profile.process_cell_memory import MemoryOfCells
 from jaxnb.profile.process_stats import Statistics, looking, quickly_back
 from jaxnb.profile.process_timekeeper import Timekeeper, Times
@@ -225,7 +224,7 @@ class Responder:
                 assert self._sentinel is not None
                 assert self._process is not None
                 recorder = self._process.recorder
-                report = process_bootstrap.check(recorder)
+                report = process_join.check(recorder)
                 settings = recorder.settings.report
                 return replace(report, sentinel=self._sentinel.address, settings=settings)
             case JointRequest():
@@ -240,14 +239,14 @@ class Responder:
         return process_sentinel.call(self._process, request.function, request.arguments)
 
     def _joined_runner(self) -> Runner:
-        identity = process_bootstrap.joined()
+        identity = process_join.joined()
         if identity is None:
             raise StartError("This process has not joined a group yet.")
         if self._runner is None:
             index = identity.process_index
             key = self._kernel.session.key
             where = identity.bind_host, identity.socket_folder
-            lockstep = InLockstep(index, identity.num_processes, process_bootstrap.conductor)
+            lockstep = InLockstep(index, identity.num_processes, process_join.conductor)
             nans = NanWatch(index)
             recorder = Recorder(index, lockstep, nans, Replicas(index))
             timekeeper = Timekeeper()
@@ -274,13 +273,13 @@ class Responder:
             self._sentinel = Sentinel(key, *where, index, call)
             self._runner = runner
             if not identity.bare:
-                self._kernel.shell.push(process_bootstrap.namespace(), interactive=False)
+                self._kernel.shell.push(process_join.namespace(), interactive=False)
         return self._runner
 
 
 def failure(error: BaseException) -> RequestFailed:
     """Describes an exception that kept a request from being answered."""
-    identity = process_bootstrap.joined()
+    identity = process_join.joined()
     text = "".join(traceback.format_exception(error))
     described = ProcessError(type(error).__name__, str(error), text, text)
     return RequestFailed(identity.process_index if identity else None, described)

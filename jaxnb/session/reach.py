@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from jaxnb.assist.helper import Assist
+from jaxnb.assist.completion import Assist
 from jaxnb.cells.sinks import StderrNotices
 from jaxnb.labels import processes_label
 from jaxnb.launch.deaths import Death

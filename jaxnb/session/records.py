@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from jaxnb.callers import levels_to_caller
-from jaxnb.cells.answers import ending_of
 from jaxnb.cells.outcome import outcome_of
-from jaxnb.cells.result import CellResult
+from jaxnb.cells.result import CellResult, ending_of
 from jaxnb.cells.sinks import OutputSink, ScriptNotices
 from jaxnb.errors import NanWarning, PitfallWarning, UsageError
 from jaxnb.labels import one_line, plural
@@ -24,7 +23,7 @@ from jaxnb.lockstep.settings import KnownSettings
 from jaxnb.model.cells import CellOutcome, CellRecord, CellRequest, code_seconds
 from jaxnb.model.dispatches import Cause, Trail
 from jaxnb.model.insight import Pitfall
-from jaxnb.pitfalls.already_told import Said, describe
+from jaxnb.pitfalls.findings import Said, describe
 from jaxnb.profile.timelines import Timelines, Told
 from jaxnb.session.group import Life
 from jaxnb.session.reach import Reach

@@ -12,9 +12,8 @@ from jaxnb.arrays import unequal
 from jaxnb.arrays.blocks import placing
 from jaxnb.arrays.lost import Gather
 from jaxnb.arrays.pulling import CellKey, Puller
-from jaxnb.cells.answers import place_of
 from jaxnb.cells.outcome import caught_text, stopped_text
-from jaxnb.cells.result import CellResult, ProcessResult
+from jaxnb.cells.result import CellResult, ProcessResult, place_of
 from jaxnb.cells.running import Collected, RunningCell
 from jaxnb.cells.sinks import OutputSink, ScriptNotices
 from jaxnb.launch.deaths import dead_processes
@@ -35,8 +34,8 @@ from jaxnb.model.dispatches import (
 )
 from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import the_cell
-from jaxnb.pitfalls import nans
-from jaxnb.pitfalls.nans import FirstNan
+from jaxnb.pitfalls import findings
+from jaxnb.pitfalls.findings import FirstNan
 from jaxnb.session.group import Life
 from jaxnb.session.interrupts_and_timeouts import Supervisor
 from jaxnb.session.reach import Reach
@@ -288,7 +287,7 @@ class Examiner:
         is_alike = not (was_cut or collected.errors or stopped)
         names = () if is_alike or not is_recorded else self._unequal_names(running, collected)
         seen = [each.nan for each in collected.replies.values() if each.nan is not None]
-        first_nan = nans.first_of(collected.request.cell, seen)
+        first_nan = findings.first_of(collected.request.cell, seen)
         if first_nan is not None and not is_script:
             running.notice(str(first_nan))
         if was_interrupted and not (names or is_apart) and is_recorded:

@@ -25,8 +25,7 @@ from jaxnb.recovery.messages import Recovered
 from jaxnb.session.group import Life
 from jaxnb.session.reach import Reach
 from jaxnb.session.records import CellHistory
-from jaxnb.session.recovering import Recoveries
-from jaxnb.session.run_cells import Cells
+from jaxnb.session.run_cells import Cells, Recoveries
 from jaxnb.session.starting import Progress, untold
 from jaxnb.session.values import Transfers
 from jaxnb.session.work import Work

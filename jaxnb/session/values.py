@@ -11,11 +11,11 @@ from typing import Any
 from jaxnb.arrays.blocks import each_its_own, merged, placing
 from jaxnb.arrays.layout import ArrayLayout
 from jaxnb.arrays.moving import Meter, Mover, no_meter, request_for
-from jaxnb.arrays.paths import parse_path
 from jaxnb.arrays.pulling import Puller
 from jaxnb.arrays.pushing import Pusher
 from jaxnb.arrays.refusals import missing_error
-from jaxnb.assist.helper import Assist
+from jaxnb.arrays.regions import parse_path
+from jaxnb.assist.completion import Assist
 from jaxnb.compiled.compiling import Collectives, compile_on
 from jaxnb.compiled.planning import EarlierCells, plan
 from jaxnb.errors import UsageError

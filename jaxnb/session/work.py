@@ -6,12 +6,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from jaxnb.cells.held_output import Strays
 from jaxnb.cells.merge_output import LINES_SHOWN
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.run_queue import WAITS_FOR, Conversations, Turns, sigint_sets
 from jaxnb.cells.running import RunningCell
-from jaxnb.cells.sinks import StderrNotices
+from jaxnb.cells.sinks import StderrNotices, Strays
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.model.scripts import cell_label, the_cell
 from jaxnb.wire.messages import Output

@@ -11,8 +11,8 @@ from browser.lab import Cell
 
 SETUP = """%load_ext jaxnb
 %spmd_start -n 2 --platform cpu
-import jaxnb.assist.helper
-jaxnb.assist.helper.DEADLINE_SECONDS = 90.0"""
+import jaxnb.assist.completion
+jaxnb.assist.completion.DEADLINE_SECONDS = 90.0"""
 MAKE = """%%spmd
 import jaxnb.assist.process_assist as p; p.ANSWER_SECONDS = 60.0
 def train_step(x, learning_rate=0.1):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import jaxnb
-from jaxnb.cells import card_waits
+from jaxnb.cells import card_cell
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellTimeoutError, ProcessDiedError
@@ -345,7 +345,7 @@ class Panel(NoSink):
         self._call = call
 
     def waits(self, waits: Waits) -> None:
-        is_first, self.text = not self.text, card_waits.waits_card(waits).text
+        is_first, self.text = not self.text, card_cell.waits_card(waits).text
         if is_first:
             self._call()
 
@@ -361,7 +361,7 @@ def test_who_waits_for_a_thread_of_its_own_is_named(
 
     class OpensOnceToldSo(NoSink):
         def waits(self, waits: Waits) -> None:
-            if "until another of its threads has dispatched" in card_waits.waits_card(waits).text:
+            if "until another of its threads has dispatched" in card_cell.waits_card(waits).text:
                 opened.append(os.open(gate, os.O_RDWR))
 
     code = (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import jaxnb
-from jaxnb.launch.process_coordination import CONDUCTOR_HOST
+from jaxnb.launch.process_join import CONDUCTOR_HOST
 from jaxnb.lockstep.messages import conductor_beside
 from jaxnb.session import Session
 from support.fixtures import PATIENT_SECONDS

@@ -11,8 +11,8 @@ import pytest
 
 import jaxnb
 from jaxnb.errors import ArrayGoneError, CellError, ProcessDiedError
-from jaxnb.recovery.card import recovered_card
 from jaxnb.recovery.messages import Recovered
+from jaxnb.recovery.recovering import recovered_card
 from jaxnb.session import Session
 from support.faults import assert_kept, cleared, missing, without_replica
 from support.fixtures import assert_usable, until

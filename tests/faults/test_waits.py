@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import jaxnb
-from jaxnb.cells.card_waits import waits_text
+from jaxnb.cells.card_cell import waits_text
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink, SaysWaits, StderrNotices
 from jaxnb.errors import CellError, CellTimeoutError, SessionBrokenError

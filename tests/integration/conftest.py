@@ -22,7 +22,7 @@ from support.fixtures import PATIENT_SECONDS
 # IPython's own %reset collects garbage: up to a second a test for four processes on two cores.
 CLEAR = """
 def _clear(shell=get_ipython()):
-    import jaxnb.launch.process_bootstrap as bootstrap
+    import jaxnb.launch.process_join as bootstrap
     for name in list(shell.user_ns):
         if not name.startswith("_") and name not in shell.user_ns_hidden:
             del shell.user_ns[name]

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from integration.conftest import Gate
-from jaxnb.assist import helper
-from jaxnb.assist.places import Code
+from jaxnb.assist import completion
+from jaxnb.assist.completion import Code
 from jaxnb.cells.result import CellResult
 from jaxnb.session import Session
 from support.fixtures import PATIENT_SECONDS, until
@@ -28,7 +28,7 @@ x = jax.make_array_from_callback((8,), NamedSharding(mesh, P('x')), lambda i: np
 @pytest.fixture
 def patient(session: Session, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     """The shared group; who types waits for answers, however late they come."""
-    monkeypatch.setattr(helper, "DEADLINE_SECONDS", PATIENT_SECONDS)
+    monkeypatch.setattr(completion, "DEADLINE_SECONDS", PATIENT_SECONDS)
     session.run(ANSWERS.format(PATIENT_SECONDS))
     yield session
     session.run(ANSWERS.format(0.08))
@@ -125,10 +125,10 @@ def test_a_process_that_is_stopped_or_dead(
 ) -> None:
     session = make_session(2)
     session.run(f"mine = {{'alpha': 1}}\nother = {{'beta': 1}}\n{ANSWERS.format(PATIENT_SECONDS)}")
-    monkeypatch.setattr(helper, "DEADLINE_SECONDS", PATIENT_SECONDS)
+    monkeypatch.setattr(completion, "DEADLINE_SECONDS", PATIENT_SECONDS)
     assert tab(session, "mine['") == ["alpha"]
     pids = [each.pid for each in session.processes]
-    monkeypatch.setattr(helper, "DEADLINE_SECONDS", 0.0)
+    monkeypatch.setattr(completion, "DEADLINE_SECONDS", 0.0)
     os.kill(pids[0], signal.SIGSTOP)
     try:
         assert tab(session, "mine['") == []
@@ -137,7 +137,7 @@ def test_a_process_that_is_stopped_or_dead(
         os.kill(pids[0], signal.SIGCONT)
     os.kill(pids[0], signal.SIGKILL)
     until(lambda: len(session.deaths) == 1)
-    monkeypatch.setattr(helper, "DEADLINE_SECONDS", PATIENT_SECONDS)
+    monkeypatch.setattr(completion, "DEADLINE_SECONDS", PATIENT_SECONDS)
     assert tab(session, "other['") == ["beta"]  # process 1 answers
     os.kill(pids[1], signal.SIGKILL)
     until(lambda: len(session.deaths) == 2)

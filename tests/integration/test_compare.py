@@ -12,7 +12,7 @@ from jaxnb.cells.card_cell import cell_card
 from jaxnb.compiled.comparison import Comparison
 from jaxnb.errors import CellError, NotCompiledError, UsageError
 from jaxnb.session import Session
-from jaxnb.session.standing import waits
+from jaxnb.session.panel import waits
 from support.fixtures import assert_usable, interrupt_when_read
 
 SETUP = """

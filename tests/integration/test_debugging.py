@@ -90,7 +90,7 @@ def test_a_breakpoint_stops_one_process_and_others_wait_for_it(kernel: AskedKern
     assert kernel.run("%spmd print(n)").text == "[0] 0\n[1] 12\n"
 
 
-@pytest.mark.thorough  # test_standing.py has the words
+@pytest.mark.thorough  # test_panel.py has the words
 def test_the_panel_says_who_is_at_a_breakpoint(kernel: AskedKernel) -> None:
     def answer_when_it_is_said() -> None:
         said = ""

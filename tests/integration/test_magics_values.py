@@ -356,9 +356,9 @@ def test_an_interrupt_while_it_waits_is_one_line(nb: Notebook, gate: Any) -> Non
 # ---------------------------------------------------------------------- long transfers
 
 # 4 MiB messages; the bar would come after a second.
-SLOW = "import jaxnb.magics.meter as meter; meter.QUIET_SECONDS = 0; meter.LIVE_SECONDS = 0"
+SLOW = "import jaxnb.magics.sinks as meter; meter.QUIET_SECONDS = 0; meter.LIVE_SECONDS = 0"
 WATCH = """
-from jaxnb.magics.place import Place
+from jaxnb.magics.sinks import Place
 shown = []
 def watched(place, card):
     shown.append(card.text)
@@ -448,7 +448,7 @@ def see_values_in(terminal: Terminal) -> None:
     assert "P0 d0" in terminal.type("%spmd_layout w")
     assert terminal.type("%spmd_pull w --as pulled").startswith("pulled: float32[4] · P('x')")
 
-    terminal.type("import jaxnb.magics.meter as m; m.QUIET_SECONDS = 0")
+    terminal.type("import jaxnb.magics.sinks as m; m.QUIET_SECONDS = 0")
     terminal.type("%spmd big = jnp.zeros((1 << 22, 2))")
     line, _, card = terminal.type("%spmd_pull big").rpartition("\r")
     assert "\rpulling `big` " in line

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jaxnb.errors import CellError, NanWarning, UsageError
-from jaxnb.pitfalls.nans import FirstNan
+from jaxnb.pitfalls.findings import FirstNan
 from jaxnb.session import Session
 from support.fixtures import PATIENT_SECONDS
 

@@ -11,7 +11,7 @@ from jaxnb.cells.card_cell import pitfalls_card
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, PitfallWarning
 from jaxnb.model.insight import Pitfall
-from jaxnb.pitfalls.already_told import PITFALL_KINDS, Said, page
+from jaxnb.pitfalls.findings import PITFALL_KINDS, Said, page
 from jaxnb.session import Session
 from support.fixtures import own_frames
 

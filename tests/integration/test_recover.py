@@ -16,7 +16,7 @@ import pytest
 import jaxnb
 from integration.conftest import CLEAR
 from jaxnb.errors import CellError
-from jaxnb.recovery.meter import seconds_without_processor
+from jaxnb.recovery.messages import seconds_without_processor
 from jaxnb.session import Session
 from support.fixtures import PATIENT_SECONDS, assert_usable, until
 

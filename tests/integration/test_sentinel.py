@@ -28,7 +28,7 @@ from integration.conftest import Gate
 from jaxnb.errors import CellError, UsageError
 from jaxnb.model.group import SentinelAddress, SentinelFault, Whereabouts
 from jaxnb.session import Session
-from jaxnb.session.standing import is_in_jax
+from jaxnb.session.panel import is_in_jax
 from jaxnb.wire.messages import METADATA_KEY, digest, dump
 from jaxnb.wire.sentinels import ANSWER_SECONDS, WHERE, Sentinels
 from support.fixtures import PATIENT_SECONDS, assert_usable, until

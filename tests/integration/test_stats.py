@@ -13,7 +13,7 @@ from jaxnb.errors import ProcessDiedError
 from jaxnb.profile.card_stats import stats_card
 from jaxnb.profile.statistics import DeviceStats
 from jaxnb.session import Session
-from jaxnb.session.standing import is_in_jax
+from jaxnb.session.panel import is_in_jax
 from support.fixtures import assert_usable
 
 MESH = """

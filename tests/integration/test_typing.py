@@ -14,7 +14,7 @@ from integration.test_magics import Notebook, kernel
 ANSI = re.compile(r"\x1b\[[\d;]*m")
 
 PATIENT = (
-    "import jaxnb.assist.helper as h; h.DEADLINE_SECONDS = 90.0; del h\n"
+    "import jaxnb.assist.completion as h; h.DEADLINE_SECONDS = 90.0; del h\n"
     "%spmd import jaxnb.assist.process_assist as p; p.ANSWER_SECONDS = 60.0; del p"
 )
 """Has who types wait however long a busy machine takes to answer."""

@@ -29,7 +29,7 @@ TOKEN = "JAXNB_TEST_TOKEN"
 """In the environment of this process, and so of every process that a test starts."""
 
 CLEAR = """%reset -f
-import jaxnb.launch.process_bootstrap as b
+import jaxnb.launch.process_join as b
 get_ipython().push(b.namespace(), interactive=False)
 del b
 """

@@ -152,7 +152,7 @@ def try_all() -> None:
     from jaxnb.lockstep import process_recorder
     from jaxnb.lockstep.process_cell import InLockstep
     from jaxnb.lockstep.process_recorder import Recorder
-    from jaxnb.pitfalls.process_nans import NanWatch
+    from jaxnb.pitfalls.process_pitfalls import NanWatch
 
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 2)

@@ -8,7 +8,7 @@ import pytest
 
 from jaxnb.cells import allowance, process_output
 from jaxnb.cells.allowance import TAIL_CHARS, Allowance, dropped_texts, flood_text, share_of
-from jaxnb.cells.held_output import MAX_CHARS, MAX_STRAYS, Strays
+from jaxnb.cells.sinks import MAX_CHARS, MAX_STRAYS, Strays
 from jaxnb.labels import format_count, plural
 from jaxnb.model.cells import RichOutput, StreamChunk
 from jaxnb.wire.messages import Display, Dropped, Exchange

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from jaxnb.arrays import card_array
 from jaxnb.arrays.blocks import each_its_own, edge_indices
-from jaxnb.arrays.draw_array import picture, process_color, tints
+from jaxnb.arrays.pictures import picture, process_color, tints
 from jaxnb.cells import card_value
 from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.display.html import AMBER

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxnb.cells.held_output import Ended, Held, HeldOutput
+from jaxnb.cells.sinks import Ended, Held, HeldOutput
 from jaxnb.model.cells import RichOutput, StreamChunk
 from jaxnb.wire.messages import ClearOutput, Display
 

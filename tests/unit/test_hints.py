@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxnb.assist.places import hint, magic_hint
+from jaxnb.assist.completion import hint, magic_hint
 
 TOO_FEW = "Number of devices 1 must be >= the product of mesh_shape (4,)"
 

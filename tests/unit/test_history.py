@@ -21,7 +21,7 @@ from jaxnb.cells.result import (
 from jaxnb.errors import CellTimeoutError, ProcessDiedError, UsageError
 from jaxnb.model.cells import CellMemory, CellRecord, ProcessError
 from jaxnb.model.dispatches import Trail
-from jaxnb.pitfalls.nans import FirstNan
+from jaxnb.pitfalls.findings import FirstNan
 from jaxnb.session.records import MAX_CELLS, CellHistory, record_of
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jaxnb.compat.xla import Frames, participants
 from jaxnb.compiled.collectives import Along, axes_of_groups, axes_of_pairs, sent_bytes
-from jaxnb.compiled.parse_call import parse_call, taken_apart
+from jaxnb.compiled.compiling import parse_call, taken_apart
 from jaxnb.errors import UsageError
 from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.compiled import SourceLine

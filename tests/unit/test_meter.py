@@ -9,8 +9,7 @@ import pytest
 
 from jaxnb.arrays import card_transfer
 from jaxnb.display.card import Card, line_card
-from jaxnb.magics.meter import TerminalPlace, TransferMeter
-from jaxnb.magics.place import Place
+from jaxnb.magics.sinks import Place, TerminalPlace, TransferMeter
 
 MIB = 1 << 20
 
@@ -137,7 +136,7 @@ def test_a_cell_has_one_bar(monkeypatch: pytest.MonkeyPatch) -> None:
         known.append(data["text/plain"])
 
     shell = SimpleNamespace(display_pub=SimpleNamespace(publish=publish))
-    monkeypatch.setattr("jaxnb.magics.place.get_ipython", lambda: shell)
+    monkeypatch.setattr("jaxnb.magics.sinks.get_ipython", lambda: shell)
     cell = 1
     place = Place(lambda: cell)
     place.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jaxnb.model.insight import NanFound, NanPlace
-from jaxnb.pitfalls.nans import first_of
+from jaxnb.pitfalls.findings import first_of
 
 pytestmark = pytest.mark.unit
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jaxnb.profile.process_nvml import INSTALL, Gpus, Reading
+from jaxnb.profile.process_stats import INSTALL, Gpus, Reading
 
 
 class NVMLError(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxnb.arrays.paths import Step, parse_path
+from jaxnb.arrays.regions import Step, parse_path
 from jaxnb.errors import UsageError
 
 

@@ -10,7 +10,7 @@ from jaxnb.cells import card_cell
 from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.display.card import NOTHING
 from jaxnb.model.insight import Pitfall
-from jaxnb.pitfalls.already_told import PITFALL_KINDS, Said, describe, merged, page
+from jaxnb.pitfalls.findings import PITFALL_KINDS, Said, describe, merged, page
 
 ROOT = Path(__file__).parents[2]
 EVIL = "<script>alert(1)</script>\"'"

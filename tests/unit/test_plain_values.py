@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxnb.compiled.parse_call import plain_text
+from jaxnb.compiled.compiling import plain_text
 
 SELF: list[object] = []
 SELF.append(SELF)

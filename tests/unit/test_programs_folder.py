@@ -9,7 +9,7 @@ import pytest
 
 from jaxnb.cli.doctor import clean
 from jaxnb.errors import UsageError
-from jaxnb.launch.programs_folder import default_folder, entries, programs_folder, trim
+from jaxnb.launch.folder import default_folder, entries, programs_folder, trim
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from jaxnb.cells.merge_output import MergedLine
-from jaxnb.magics import place, sinks
+from jaxnb.magics import sinks
 
 
 def test_lines_that_came_too_soon_after_others_are_shown_a_little_later(
@@ -19,14 +19,14 @@ def test_lines_that_came_too_soon_after_others_are_shown_a_little_later(
         shown.append(data["text/plain"])
 
     shell = SimpleNamespace(display_pub=SimpleNamespace(publish=publish))
-    monkeypatch.setattr(place, "get_ipython", lambda: shell)
-    monkeypatch.setattr(place, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(sinks, "get_ipython", lambda: shell)
+    monkeypatch.setattr(sinks, "time", SimpleNamespace(monotonic=lambda: now[0]))
     sink = sinks.NotebookSink()
     for count in (1, 2, 4):
         sink.live([MergedLine("stdout", frozenset(range(count)), "waiting")])
     sink.tick()
     assert shown == ["[0] waiting"]
-    now[0] += 2 * place.LIVE_SECONDS
+    now[0] += 2 * sinks.LIVE_SECONDS
     sink.tick()
     sink.tick()
     assert shown == ["[0] waiting", "[0-3] waiting"]

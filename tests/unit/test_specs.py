@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.arrays.specs import is_spec, spec_text
-from jaxnb.arrays.specs import normalize as normalize_spec
-from jaxnb.arrays.specs import parse as parse_spec
+from jaxnb.arrays.blocks import is_spec, spec_text
+from jaxnb.arrays.blocks import normalize as normalize_spec
+from jaxnb.arrays.blocks import parse as parse_spec
 from jaxnb.errors import UsageError
 
 NAMES = st.sampled_from(["data", "model", "x", "it's"]) | st.text(max_size=4)

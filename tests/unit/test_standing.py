@@ -8,8 +8,7 @@ import pytest
 
 from jaxnb.model.dispatches import Dispatch, Shapes
 from jaxnb.model.group import Compiling, StackEntry, Whereabouts
-from jaxnb.session.reasons import line_text
-from jaxnb.session.standing import (
+from jaxnb.session.panel import (
     Standing,
     doing,
     faults_text,
@@ -17,6 +16,7 @@ from jaxnb.session.standing import (
     is_in_jax,
     waits,
 )
+from jaxnb.session.reasons import line_text
 
 CELL = StackEntry("<cell 7>", 3, "<module>", "y = f(x)", 7)
 IN_JAX = StackEntry("/v/site-packages/jax/_src/array.py", 9, "ArrayImpl._value", "", None)
@@ -25,7 +25,7 @@ QUEUE = StackEntry("/usr/lib/python3/queue.py", 171, "Queue.get", "self.not_empt
 SHELL = StackEntry("/v/IPython/core/interactiveshell.py", 1, "run_code", "", None)
 ASKS = StackEntry("/v/jaxnb/lockstep/process_connection.py", 9, "Line.ask", "", None)
 TOLD = StackEntry("/v/jaxnb/wire/process_together.py", 9, "told", "", None)
-QUESTION = StackEntry("/x/jaxnb/debugging/process_questions.py", 80, "Questions.ask", "", None)
+QUESTION = StackEntry("/x/jaxnb/debugging/process_debugger.py", 80, "Questions.ask", "", None)
 DISPATCH = Dispatch(
     4, "jit(f)", 1, Shapes(("f32[8]",), 1), Shapes(("f32[]",), 1), (0, 1, 2), 3, 0.1
 )

@@ -6,19 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.assist import helper
-from jaxnb.assist.helper import Assist
-from jaxnb.assist.places import Code, MagicLine, magic_at, place
+from jaxnb.assist import completion
+from jaxnb.assist.completion import Assist, Code, MagicLine, magic_at, place_at
 from jaxnb.labels import MAGICS
-from jaxnb.magics import load, option_words
-from jaxnb.magics.option_words import fits
+from jaxnb.magics import helping, load
+from jaxnb.magics.helping import fits
 
 
 def at(marked: str) -> Code | MagicLine | None:
     """Returns what stands where the ``|`` is."""
     offset = marked.index("|")
     cell = marked.replace("|", "", 1)
-    found = place(cell, offset)
+    found = place_at(cell, offset)
     if found is not None:
         assert cell[found.shift :].startswith(found.text)
         assert cell[: found.shift + found.offset] == cell[:offset]
@@ -161,7 +160,7 @@ TEXTS = st.lists(
 @given(TEXTS, st.integers(0, 60))
 def test_no_text_is_too_odd(cell: str, offset: int) -> None:
     offset = min(offset, len(cell))
-    found = place(cell, offset)
+    found = place_at(cell, offset)
     if isinstance(found, MagicLine):
         found = fits(found, 4)
     if isinstance(found, Code):
@@ -195,7 +194,8 @@ def test_the_first_living_process_is_asked_and_not_for_long() -> None:
     group = Group()
     group.living = {2, 1}
     group.assist().complete(Code("x", 1, 0))
-    assert group.asked == [([1], "jaxnb.assist.process_assist.complete", helper.DEADLINE_SECONDS)]
+    call = ([1], "jaxnb.assist.process_assist.complete", completion.DEADLINE_SECONDS)
+    assert group.asked == [call]
 
 
 def test_who_does_not_answer_or_fails_is_no_error() -> None:
@@ -222,4 +222,4 @@ def test_all_magics_are_known() -> None:
     kinds = shell.magics_manager.magics.values()
     there = {name for kind in kinds for name in kind if name.startswith("spmd")}
     assert there == set(MAGICS)
-    assert set(option_words.PARSERS) <= there
+    assert set(helping.PARSERS) <= there

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from jaxnb.compat import versions
+from jaxnb.compat import ipython
 
 CONSTRAINTS = Path(__file__).resolve().parents[2] / "constraints"
 
 
-@pytest.mark.parametrize("name", versions.TESTED)
+@pytest.mark.parametrize("name", ipython.TESTED)
 def test_the_newest_that_is_pinned_counts_as_tested(name: str) -> None:
     lines = "\n".join(path.read_text() for path in CONSTRAINTS.iterdir()).splitlines()
     pinned = {line.partition("==")[2] for line in lines if line.startswith(f"{name.lower()}==")}
-    assert versions.TESTED[name] == max(pinned, key=Version)
+    assert ipython.TESTED[name] == max(pinned, key=Version)
 
 
 @pytest.mark.parametrize(
@@ -36,10 +36,10 @@ def test_the_newest_that_is_pinned_counts_as_tested(name: str) -> None:
 def test_only_a_feature_release_that_is_newer_is_told(
     monkeypatch: pytest.MonkeyPatch, jax: str, said: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(versions, "TESTED", {"JAX": "0.12.0.1", "ipykernel": "7.4.0"})
-    assert versions.newer_than_tested({"JAX": jax, "ipykernel": "7.4.9"}) == said
+    monkeypatch.setattr(ipython, "TESTED", {"JAX": "0.12.0.1", "ipykernel": "7.4.0"})
+    assert ipython.newer_than_tested({"JAX": jax, "ipykernel": "7.4.9"}) == said
 
 
 def test_nothing_is_said_of_what_the_tests_run_on() -> None:
-    assert versions.installed().keys() == versions.TESTED.keys()
-    assert versions.newer_than_tested(versions.installed()) == ()
+    assert ipython.installed().keys() == ipython.TESTED.keys()
+    assert ipython.newer_than_tested(ipython.installed()) == ()

@@ -24,10 +24,10 @@ from jaxnb.cells.sinks import NoSink, StderrNotices
 from jaxnb.display.markup import strip_ansi
 from jaxnb.labels import processes_label
 from jaxnb.model.group import Whereabouts
-from jaxnb.recovery.card import recovered_card
 from jaxnb.recovery.messages import Recovered
+from jaxnb.recovery.recovering import recovered_card
 from jaxnb.session import Session
-from jaxnb.session.standing import is_in_jax, waits
+from jaxnb.session.panel import is_in_jax, waits
 from support.faults import Finger
 from support.fixtures import until
 

@@ -1,27 +1,38 @@
-"""Joining a process to its group, and checking that all of them see each other."""
+"""Joining a process to its group: the engine, JAX's coordination service, and the check of all."""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
+import importlib
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jax
 import jax.extend.backend
 import jax.numpy as jnp
 import numpy as np
+from ipyparallel.engine.app import IPEngine
+from traitlets.config import Config
 
 from jaxnb.compat import jax_runtime
+from jaxnb.compat.ipykernel import PythonOutStream
 from jaxnb.errors import StartError
 from jaxnb.labels import START_IMPORTS
-from jaxnb.launch import process_compiling
-from jaxnb.launch.programs_folder import OFF
+from jaxnb.launch import lifeline, process_compiling
+from jaxnb.launch.folder import ENDPOINT, OFF
 from jaxnb.lockstep import process_recorder
+from jaxnb.lockstep.conductor_loop import Loop
+from jaxnb.lockstep.connections import connected, listening
 from jaxnb.lockstep.messages import conductor_beside
 from jaxnb.lockstep.process_recorder import Recorder
+from jaxnb.lockstep.wire import Packets
 from jaxnb.model.cells import JoinRequest
 from jaxnb.model.dispatches import Dispatch
 from jaxnb.model.group import DeviceInfo, ProcessReport
@@ -176,3 +187,102 @@ def namespace() -> dict[str, object]:
     exec("\n".join(START_IMPORTS.values()), found)
     here = {"process_index": jax.process_index(), "num_processes": jax.process_count()}
     return {name: found[name] for name in START_IMPORTS} | here
+
+
+# In process 0, where ``jax.distributed.initialize`` puts it, it would die with process 0.
+
+CONDUCTOR_HOST = "JAXNB_CONDUCTOR_HOST"
+"""Set to an address, it has the conductor listen there over TCP, with a key of its own."""
+
+
+def serve(cluster_dir: str, num_processes: int, ready_fd: int) -> None:
+    """Runs the service until this process is ended; writes its address to ``ready_fd``.
+
+    It listens on a Unix socket. It asks nobody who they are, and whoever reaches it can read and
+    set the keys by which processes find each other, or end them: over TCP every user of the host
+    could. Nor can another program have taken the port. For processes on several hosts it will
+    have to listen on TCP, with the certificates of JAX 0.11 (``mtls_…``).
+
+    Args:
+        cluster_dir: Where the socket is; only this user may be able to enter it.
+        num_processes: How many processes will connect.
+        ready_fd: A pipe.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.umask(0o077)
+    path = os.path.join(cluster_dir, f"jax-{os.getpid()}")
+    address = f"unix:{quote(os.fsencode(path))}"
+    service = jax_runtime.start_coordination_service(address, num_processes)
+    host = os.environ.get(CONDUCTOR_HOST) or None
+    place = conductor_beside(address)
+    try:
+        door = listening(place, host, Packets(num_processes).max_bytes)
+        connected(place).close()
+    except OSError as error:
+        raise SystemExit(
+            f"The conductor cannot be reached at {CONDUCTOR_HOST}={host}: {error}. Set it to an "
+            "address of this machine, or not at all."
+        ) from None
+    conductor = Loop(door, num_processes, lifeline.interrupt)
+    with os.fdopen(ready_fd, "w") as stream:
+        stream.write(f"{address}\n")
+    conductor.run()
+    del service  # it serves as long as it is held
+
+
+INSTALL_ENDPOINT = f"__import__('{ENDPOINT}', fromlist=['install']).install()"
+"""Run in the engine at its start, by ipyparallel's own ``startup_command``."""
+
+
+class Engine(IPEngine):  # type: ignore[misc]
+    """ipyparallel's engine that ends quickly on SIGTERM."""
+
+    def init_signal(self) -> None:
+        """Ignores SIGINT between cells (during one, ipykernel makes it KeyboardInterrupt)."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: leave())
+
+
+def leave() -> None:
+    """Ends this process by SIGTERM: exit handlers run, interpreter and XLA are not torn down.
+
+    A full teardown of the interpreter with a JAX client takes 0.2 s of CPU a process, and XLA
+    may wait in it for processes that are gone.
+
+    ``os._exit`` alone would run no exit handlers, and no public name runs them: hence the
+    private one, which is a part of CPython's own shutdown.
+    """
+    with contextlib.suppress(BaseException):  # a user's exit handler may raise what it likes
+        atexit._run_exitfuncs()
+    # Whoever has sent it, and was not jaxnb: that must not look like a program's good end.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def run(cluster_dir: str, identity: str, connection_info: str) -> None:
+    """Runs an engine in this process until it is told to stop.
+
+    Args:
+        cluster_dir: The profile directory of the cluster.
+        identity: A name that no engine of the cluster has had before; the controller routes
+            by it, so that who starts an engine knows how to reach it.
+        connection_info: How to reach the controller, the key included, as ipyparallel's JSON.
+    """
+    config = Config()
+    config.ProfileDir.location = cluster_dir
+    config.Session.session = identity
+    config.IPEngine.log_level = "ERROR"
+    config.Application.log_level = "ERROR"
+    config.IPEngine.startup_command = INSTALL_ENDPOINT
+    config.IPEngine.timeout = 30.0
+    config.HistoryManager.enabled = False
+    # Launchers on one host see a death at once and send signals by pid, so a nanny process
+    # beside each engine has nothing to do, nor have the engine's own heartbeat checks.
+    config.IPEngine.enable_nanny = False
+    config.IPEngine.max_heartbeat_misses = 0
+    config.IPEngine.out_stream_factory = PythonOutStream
+    # IPython would log a failure of the start-up command and go on; here it ends the process,
+    # and the launcher shows why.
+    importlib.import_module(ENDPOINT)
+    # ipyparallel's own way is an environment variable, which a cell's `!` commands inherit.
+    Engine.launch_instance(argv=[], config=config, connection_info_env=connection_info)
