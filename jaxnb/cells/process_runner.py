@@ -260,10 +260,9 @@ class Runner:
             try:
                 return await cell
             except KeyboardInterrupt as error:  # between IPython's own handlers
+                entered = False  # no call: a second one might leave the task before it
                 self._keep_error(error)
                 return None
-            finally:
-                entered = False
 
         task = ORIGINS.continue_in(asyncio.ensure_future(guarded()))
 

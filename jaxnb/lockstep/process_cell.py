@@ -78,7 +78,6 @@ class InLockstep:
         arguments: Returns the global arrays that a dispatch is to be given here.
         num_processes: Size of the group.
         is_in_cell: The main thread runs a cell, or answers what several processes were asked.
-        is_answering: The main thread answers the notebook, be it to a cell or to anything else.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class InLockstep:
     ) -> None:
         self._me, self.num_processes = process_index, num_processes
         self._agreeing = Lockstep(process_index, num_processes, conductor, self)
-        self.is_in_cell = self.is_answering = self._is_leaving = False
+        self.is_in_cell = self._is_leaving = False
         self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = _nothing
         self.done = self._agreeing.done
         process_interrupts.tell(self._agreeing.signals.keeps, self._took)
@@ -95,10 +94,6 @@ class InLockstep:
     def puts_off(self, number: int) -> bool:
         """Takes a signal with a handler of the user's; returns whether that is called later."""
         return self._agreeing.signals.puts_off(number)
-
-    def is_idle(self) -> bool:
-        """Whether the main thread answers nothing, so that no code of the user's runs in it."""
-        return not (self.is_answering or self.is_in_cell)
 
     def begin(self, serial: int, ranks: Sequence[int]) -> None:
         """Begins a cell, or the answer to something else that these processes were asked.

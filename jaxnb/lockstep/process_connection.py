@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from jaxnb.errors import JaxnbError
+from jaxnb.lockstep import process_interrupts
 from jaxnb.lockstep.connections import connected
 from jaxnb.lockstep.messages import End, Explanation, Go, Lane, Processes, Stop, Word
 from jaxnb.lockstep.wire import (
@@ -42,9 +43,6 @@ class Asked(Protocol):
     def puts_off(self, number: int) -> bool:
         """Takes a signal whose handler is due; returns whether that is called later."""
 
-    def is_idle(self) -> bool:
-        """Whether no code of the user's runs, so that nobody can catch what the handler raises."""
-
 
 class _Asking:
     """Stands in for a handler, and asks before each call."""
@@ -55,7 +53,7 @@ class _Asking:
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self._asked.puts_off(number):
             return
-        if not self._asked.is_idle():
+        if process_interrupts.is_answering:
             self.handler(number, frame)
             return
         try:

@@ -167,6 +167,9 @@ _JAX = os.path.dirname(jax.__file__)
 _CACHE, _BEFORE_WITH = 0, opcode.opmap.get("BEFORE_WITH")  # up to Python 3.13
 _JUMP_BACKWARD = opcode.opmap["JUMP_BACKWARD"]
 
+is_answering = False
+"""The main thread answers the notebook, and catches what a signal's handler raises."""
+
 _keeps: Callable[[], bool] | None = None
 _took: Callable[[], None] | None = None
 _put_off_since: float | None = None
@@ -220,7 +223,7 @@ def strike_by_signal() -> KeyboardInterrupt:
 
 
 def allow() -> None:
-    """Has SIGINT raise KeyboardInterrupt from now on, as Python does by itself.
+    """Has SIGINT raise KeyboardInterrupt from now on while the main thread answers the notebook.
 
     Each SIGINT is either raised or noted as missed: ``signal.signal`` calls the handler of before
     for one that has come until then.
@@ -257,6 +260,9 @@ def seconds_since_missed() -> float | None:
 
 
 def _raise(_: int, frame: FrameType | None) -> None:
+    if not is_answering:
+        _note_missed()
+        return
     if is_kept():
         return
     if frame and (_is_jax_at_work(frame) or _would_leave_unhandled(frame)) and _may_put_off():

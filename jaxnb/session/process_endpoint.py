@@ -201,19 +201,14 @@ class Responder:
         in a cell.
         """
         try:
-            self._mark(is_answering=True)
+            process_interrupts.is_answering = True
             return await self._answer(request)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             return failure(error)
         finally:
-            self._mark(is_answering=False)
-
-    def _mark(self, *, is_answering: bool) -> None:
-        if self._process is not None:
-            lockstep = self._process.recorder.lockstep
-            lockstep.is_answering = is_answering
-            if not is_answering:  # what a signal's handler has raised may have kept it from that
-                lockstep.end("left the cell in a signal's handler")
+            process_interrupts.is_answering = False  # no call: a handler might raise before it
+            if self._process is not None:  # what a handler has raised may have kept it from that
+                self._process.recorder.lockstep.end("left the cell in a signal's handler")
 
     async def _answer(self, request: Request) -> Any:
         match request:
@@ -330,19 +325,14 @@ def is_ours(message: Any) -> bool:
 
 async def _answer(responder: Responder, parent: Any) -> Any:
     """Answers a request; SIGINT interrupts what is asked for, and nothing else."""
-    reply: Any = None
     try:
-        try:
-            request = _read(parent)
-            if _is_interruptible(request):
-                process_interrupts.allow()
-            reply = await responder.answer(request)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            reply = failure(error)
-        process_interrupts.ignore()
-    except KeyboardInterrupt as error:  # it struck on the way out
-        process_interrupts.ignore()
-        reply = failure(error) if reply is None else reply
+        request = _read(parent)
+        if _is_interruptible(request):
+            process_interrupts.allow()
+        reply = await responder.answer(request)
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        reply = failure(error)  # no handler raises here: ipykernel would lose the reply
+    process_interrupts.ignore()
     return reply
 
 

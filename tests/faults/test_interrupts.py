@@ -236,6 +236,30 @@ def test_who_misses_it_just_before_it_begins_is_interrupted_too(
     assert_usable(session)
 
 
+STRIKES = """
+import asyncio, signal
+from jaxnb.cells.process_runner import Runner
+shell = get_ipython()
+whole = shell.showtraceback, Runner._keep_error
+def struck(call):
+    def strike_and_call(*arguments, **settings):
+        signal.raise_signal(signal.SIGINT)
+        return call(*arguments, **settings)
+    return strike_and_call
+def strike():
+    shell.showtraceback, Runner._keep_error = map(struck, whole)
+    return 1 / 0
+"""
+
+
+def test_sigint_on_the_way_out_of_a_cell_that_awaits_ends_no_process(session: Session) -> None:
+    session.run(STRIKES)
+    result = session.run("await asyncio.sleep(0); strike()", raise_on_error=False)
+    assert_interrupted(result)
+    session.run("shell.showtraceback, Runner._keep_error = whole")
+    assert_usable(session)
+
+
 IGNORES = {
     "a collection's callback": (
         "def callback(*_):\n    gc.callbacks.remove(callback); print('in'); time.sleep(1000)\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -294,6 +295,35 @@ def test_an_interrupt_frees_processes_that_prepare_for_ever(session: Session, wa
     pids = [p.pid for p in session.processes]
     with pressed_when_asked(session), pytest.raises(KeyboardInterrupt):
         session.pull("slow")
+    assert [p.pid for p in session.processes] == pids
+    assert_nothing_open(session)
+    assert_usable(session)
+
+
+STRIKES = """
+import signal, time
+from jaxnb.lockstep import process_interrupts
+from jaxnb.session import process_endpoint
+whole = process_endpoint.failure, process_interrupts.ignore
+def struck(call):
+    def strike_and_call(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        return call(*arguments)
+    return strike_and_call
+def prepare():
+    process_endpoint.failure, process_interrupts.ignore = map(struck, whole)
+    time.sleep(1000)
+"""
+
+
+def test_an_interrupt_that_comes_again_and_again_ends_no_process(session: Session) -> None:
+    """SIGINT is sent until a process has replied: it strikes on the way out too, and later."""
+    session.run(STRIKES + SLOW.format(wait="prepare()"))
+    pids = [p.pid for p in session.processes]
+    with pressed_when_asked(session), pytest.raises(KeyboardInterrupt):
+        session.pull("slow")
+    session._life.cluster.signal(list(range(session.num_processes)), signal.SIGINT)
+    session.run("process_endpoint.failure, process_interrupts.ignore = whole")
     assert [p.pid for p in session.processes] == pids
     assert_nothing_open(session)
     assert_usable(session)

@@ -27,7 +27,10 @@ while True: spin()
 
 
 @pytest.mark.parametrize("now", [1, 2, 3])
-def test_an_interrupt_leaves_nothing_set_that_jax_sets_for_a_while(now: int) -> None:
+def test_an_interrupt_leaves_nothing_set_that_jax_sets_for_a_while(
+    now: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_interrupts, "is_answering", True)
     state: list[int] = []
     came: list[int] = []
 
