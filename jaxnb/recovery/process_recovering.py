@@ -27,7 +27,6 @@ from jaxnb.labels import processes_label
 from jaxnb.lockstep.process_ask_conductor import Lockstep
 from jaxnb.recovery import files, hooks, process_variables
 from jaxnb.recovery.messages import (
-    Attempt,
     CalledHooks,
     Measured,
     Meter,
@@ -201,10 +200,10 @@ class _Packing:
 
     Args:
         shell: The kernel's.
-        attempt: This attempt.
+        attempt: See :func:`packed`.
     """
 
-    def __init__(self, shell: Any, attempt: Attempt) -> None:
+    def __init__(self, shell: Any, attempt: dict[str, Any]) -> None:
         self.attempt, self._shell = attempt, shell
         self._values: process_variables.Values | None = None
         self._packed: PackedState | None = None
@@ -228,12 +227,12 @@ class _Packing:
         """Begins to write, at the first call; tells of the file once it is there."""
         if not self._is_writing:
             self._is_writing = True
-            self._in_thread(lambda: self._write(path), self._steps)
+            self._in_thread(lambda: self._write(self._packed, path), self._steps)
         return Refused(self._failed) if self._failed else self._written
 
     def _begin(self, steps: Steps) -> None:
-        self._steps = steps
-        self._pace = _Pace(time.monotonic())
+        self._steps, self._count, self._counted_at = steps, -1, time.monotonic()
+        self._meter = Meter(COMPUTES, self._counted_at, 0.0)
         self._thread = self._in_thread(lambda: self._pack(steps), steps)
 
     def _in_thread(self, what: Callable[[], None], steps: Steps) -> threading.Thread:
@@ -251,59 +250,32 @@ class _Packing:
     def _pack(self, steps: Steps) -> None:
         if self._values is None:
             self._values = process_variables.to_carry(self._shell)
-        reader = Reader(frozenset(self.attempt.dead), self.attempt.is_given_up)
+        reader = Reader(frozenset(self.attempt["dead"]), self.attempt["is_given_up"])
         packed = pack(self._values.values, reader, steps)
         if steps is self._steps:
             self._packed = packed
 
-    def _write(self, path: Path) -> None:
-        assert self._packed is not None
-        self._written = self._packed.write(path)
+    def _write(self, packed: Any, path: Path) -> None:
+        self._written = packed.write(path)
 
     def _leave_out_what_waits(self) -> None:
-        steps, values = self._steps, self._values
+        steps, values, now = self._steps, self._values, time.monotonic()
         asked, name = steps.asked, steps.name  # the thread goes on meanwhile
-        assert self._thread.native_id is not None  # it was started
-        waited = seconds_without_processor(os.getpid(), [self._thread.native_id])
-        cpu_seconds = _cpu_seconds(self._thread) + waited
-        reason = self._pace.standstill(
-            time.monotonic(), steps.count, cpu_seconds, reads=steps.reads, asks=_asks(self._thread)
-        )
-        if reason and values is not None and name in values.values:
-            value = asked if asked is not None else values.values[name]
-            self._begin(Steps(gone=[*steps.gone, (value, name, reason)]))
-
-
-class _Pace:
-    """Tells whether a packing still comes forward."""
-
-    def __init__(self, now: float) -> None:
-        self._count, self._counted_at = -1, now
-        self._meter = Meter(COMPUTES, now, 0.0)
-
-    def standstill(
-        self, now: float, count: int, cpu_seconds: float, *, reads: bool, asks: bool
-    ) -> str:
-        """Returns why it does not any more; empty if it does.
-
-        Args:
-            now: The time.
-            count: How many objects have been packed.
-            cpu_seconds: What the thread that packs has computed.
-            reads: Whether it reads an array.
-            asks: Whether what it packs computes over several processes, of which others may pack
-                more slowly.
-        """
-        if count != self._count or reads:
-            self._count, self._counted_at = count, now
+        cpu_seconds = _wanted_seconds_of(self._thread)
+        if steps.count != self._count or steps.reads:
+            self._count, self._counted_at = steps.count, now
             self._meter.note(now, cpu_seconds)
-        if asks:
+        if _asks(self._thread):  # of the others some may pack more slowly
             self._meter.note(now, cpu_seconds)
         if self._meter.idle_seconds(now, cpu_seconds) > STUCK_SECONDS:
-            return "pickling it does not end: its own code is waiting"
-        if now - self._counted_at > SPIN_SECONDS:
-            return "to pickle it takes too long"
-        return ""
+            reason = "pickling it does not end: its own code is waiting"
+        elif now - self._counted_at > SPIN_SECONDS:
+            reason = "to pickle it takes too long"
+        else:
+            return
+        if values is not None and name in values.values:
+            value = asked if asked is not None else values.values[name]
+            self._begin(Steps(gone=[*steps.gone, (value, name, reason)]))
 
 
 def _asks(thread: threading.Thread) -> bool:
@@ -314,13 +286,14 @@ def _asks(thread: threading.Thread) -> bool:
     return frame is not None
 
 
-def _cpu_seconds(thread: threading.Thread) -> float:
-    """Returns what a thread has computed; it may have ended."""
-    try:
-        assert thread.ident is not None
-        return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
-    except OSError:
-        return 0.0
+def _wanted_seconds_of(thread: threading.Thread) -> float:
+    """Returns how long a thread has computed, or was ready to; it may have ended."""
+    assert thread.ident is not None  # it was started
+    assert thread.native_id is not None
+    waited = seconds_without_processor(os.getpid(), [thread.native_id])
+    with contextlib.suppress(OSError):
+        return waited + time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+    return waited
 
 
 _packing: _Packing | None = None
@@ -331,15 +304,15 @@ def packed(process: ThisProcess, **attempt: Any) -> Measured | Refused | None:
 
     Args:
         process: This process.
-        attempt: The fields of the :class:`Attempt`.
+        attempt: ``name`` tells it from others; of the processes in ``dead`` the parts of arrays
+            are gone; with ``is_given_up`` the user has given up on what is still computed.
 
     Returns:
         None as long as it packs.
     """
     global _packing
-    asked = Attempt(**attempt)
-    if _packing is None or _packing.attempt != asked:
-        _packing = _Packing(process.shell, asked)
+    if _packing is None or _packing.attempt != attempt:
+        _packing = _Packing(process.shell, attempt)
     return _packing.told()
 
 

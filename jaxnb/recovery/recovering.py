@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -23,7 +23,6 @@ from jaxnb.model.group import GroupInfo, SentinelFault
 from jaxnb.recovery.files import MANIFEST, arrays_in, scratch_folder
 from jaxnb.recovery.fit_to_size import Facts, MisfitError, lost_here, require_all_fit, resized_notes
 from jaxnb.recovery.messages import (
-    Attempt,
     CalledHooks,
     Lost,
     Measured,
@@ -159,8 +158,9 @@ class Carrier:
         given_up: dict[int, str] = {}
         while True:
             living = self._pids.keys() - gone
-            attempt = Attempt(uuid.uuid4().hex, sorted(gone), self._is_given_up)
-            answers = self._until_all(living, "packed", asdict(attempt), given_up)
+            attempt: dict[str, Any] = {"name": uuid.uuid4().hex, "dead": sorted(gone)}
+            attempt["is_given_up"] = self._is_given_up
+            answers = self._until_all(living, "packed", attempt, given_up)
             now_gone = set(self._dead()) | given_up.keys()
             if now_gone <= gone:
                 return Packed(answers, given_up)
