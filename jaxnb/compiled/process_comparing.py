@@ -348,24 +348,21 @@ def _together(made: _Made, *, will_run: bool) -> Variant:
         "free": free_bytes(made.mesh),
     })  # fmt: skip
     words = {i: word for i, word in words.items() if word["here"]}
+    seconds = float(max(word["seconds"] for word in words.values()))
     if (failed := failure(words)) is not None:
         return replace(row, report=None, failure=failed)
     if row.report is None:  # this process has no device of the mesh
-        return replace(row, failure=None, compile_seconds=_most(words, "seconds"))
+        return replace(row, failure=None, compile_seconds=seconds)
     totals = collectives.totals(row.report.collectives)
     return replace(
         row,
         bytes=sum(total.bytes for total in totals),
         collectives=sum(total.count for total in totals),
         memory_bytes=None if memory is None else used,
-        compile_seconds=_most(words, "seconds"),
+        compile_seconds=seconds,
         warnings=made.warnings,
         failure=too_large(words) if will_run else None,
     )
-
-
-def _most(words: Mapping[int, Mapping[str, Any]], key: str) -> float:
-    return float(max(word[key] for word in words.values()))
 
 
 def _run(call: Given, made: _Made, row: Variant, repeats: int | None) -> Variant:

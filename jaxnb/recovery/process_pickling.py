@@ -11,7 +11,7 @@ import itertools
 import pickle
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import whichmodule  # type: ignore[attr-defined]
@@ -23,7 +23,7 @@ import numpy as np
 from jaxnb.arrays.lost import LostValue, loss_of
 from jaxnb.arrays.process_names import Found, is_of_user, paths_to
 from jaxnb.recovery import files
-from jaxnb.recovery.fit_to_size import SavedArray
+from jaxnb.recovery.files import Contents
 from jaxnb.recovery.messages import Lost, StateFile
 from jaxnb.recovery.process_arrays import Check, Listing, PartLostError, wait
 from jaxnb.recovery.process_code import CodePickler
@@ -141,25 +141,19 @@ class PackedState:
     """Variables, packed.
 
     Attributes:
-        names: The names, in order, and the sizes of their pickles in bytes.
-        pickle: One pickle a name, one after the other: of the name and its value.
-        buffers: What was left out of the pickles: the memory of what was packed, not a copy.
+        contents: What a file of them has.
         lost: What could not be packed.
-        arrays: The arrays over several processes in it.
-        parts: Their parts that this process has, which are left out too.
     """
 
-    names: Mapping[str, int]
-    pickle: bytes
-    buffers: tuple[np.ndarray[Any, Any], ...]
+    contents: Contents
     lost: tuple[Lost, ...]
-    arrays: tuple[SavedArray, ...]
-    parts: Sequence[np.ndarray[Any, Any]]
 
     @property
     def nbytes(self) -> int:
         """The size of all of it."""
-        return len(self.pickle) + sum(each.nbytes for each in (*self.buffers, *self.parts))
+        _, pickled, buffers, _, parts = self.contents
+        sizes = (int(each.nbytes) for each in (*buffers, *parts))
+        return sum(sizes, len(pickled))
 
     def write(self, path: Path) -> StateFile:
         """Writes it to a file.
@@ -167,8 +161,7 @@ class PackedState:
         Raises:
             OSError: There is no room, say. What was written is left.
         """
-        parts = self.pickle, self.buffers, self.arrays, self.parts
-        digest = files.write(path, self.names, *parts)
+        digest = files.write(path, self.contents)
         return StateFile(path.name, path.stat().st_size, digest)
 
 
@@ -200,7 +193,7 @@ def pack(
     """Packs variables; whatever they are, it does not fail for one that cannot be packed.
 
     Runs the user's code: ``__reduce__`` and ``__getstate__`` of their classes, which may compute.
-    Arrays are not copied: they must live until :attr:`PackedState.buffers` have been read.
+    Arrays are not copied: they must live until the buffers have been read.
 
     Args:
         variables: Names and values.
@@ -258,7 +251,8 @@ def pack(
             _lose(lost, variables[each.name], each.reason, each.name)
         packed = once()
         _name_lost(variables, lost)
-    return PackedState(*packed, _told(variables, lost), listing.named(variables), listing.parts)
+    contents = Contents(*packed, listing.named(variables), listing.parts)
+    return PackedState(contents, _told(variables, lost))
 
 
 def _told(variables: Mapping[str, Any], lost: Mapping[int, Loss]) -> tuple[Lost, ...]:

@@ -379,9 +379,4 @@ def _meshes_of(namespace: Mapping[str, Any]) -> list[Mesh]:
     found = [each for each in meshes if not each.empty]
     if (now := process_pushes.mesh()) is not None:
         found.append(now)
-    return [*dict.fromkeys(each for each in found if each.size == len(_devices_of(each)))]
-
-
-def _devices_of(mesh: Mesh) -> list[jax.Device]:
-    """Returns all devices of the platform of a mesh."""
-    return jax.devices(mesh.devices.flat[0].platform)
+    return [*dict.fromkeys(each for each in found if process_arrays.has_all_devices(each))]

@@ -13,7 +13,7 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,26 +77,22 @@ class Reader:
         Raises:
             pickle.PicklingError: It does not come, its computation failed, or parts of it are lost.
         """
-        reason = self._why_not_there(array)
+        reason = ""
+        try:
+            if array.is_ready() or self._comes(array):
+                array.block_until_ready()
+            else:
+                reason = "its computation had not ended"
+        except Exception as error:  # the computation's
+            reason = f"its computation {_said(error)}"
         whole = _from_replicas(array) if reason else None
         if reason and whole is None:
             raise pickle.PicklingError(reason)
-        if self.dead and _loses_shards(array, self.dead):
+        if self.dead and (lost := _why_lost(array, self.dead)):
             indices = (each.index for each in array.addressable_shards)
             parts = map(np.asarray, whole or device_arrays(array))
-            raise PartLostError(
-                _gone_text(array, self.dead), tuple(zip(indices, parts, strict=True))
-            )
+            raise PartLostError(lost, tuple(zip(indices, parts, strict=True)))
         return whole
-
-    def _why_not_there(self, array: Any) -> str:
-        if not (array.is_ready() or self._comes(array)):
-            return "its computation had not ended"
-        try:
-            array.block_until_ready()
-        except Exception as error:  # the computation's
-            return f"its computation {_said(error)}"
-        return ""
 
     def _comes(self, array: Any) -> bool:
         """Waits for an array as long as something is computed; on a GPU nothing tells of that."""
@@ -165,24 +161,21 @@ def _said(error: Exception) -> str:
     return f"failed: {said}"
 
 
-def _loses_shards(array: jax.Array, dead: frozenset[int]) -> bool:
-    """Whether dead processes had shards of an array that nobody else has."""
+def _why_lost(array: jax.Array, dead: frozenset[int]) -> str:
+    """Returns who has died that had shards of an array nobody else has; empty if nobody has."""
     sharding: Any = array.sharding
     if not is_known(sharding) or sharding.is_fully_addressable:
-        return False
+        return ""
     found = shards_of(sharding, tuple(array.shape))
     gone = [shard for shard in found if shard.process_index in dead]
-    if unreduced_axes(sharding):  # each device has a summand of its own
-        return bool(gone)
     held = {shard.index for shard in found if shard.process_index not in dead}
-    return any(each.index not in held and all(b > a for a, b in each.index) for each in gone)
-
-
-def _gone_text(array: jax.Array, dead: Collection[int]) -> str:
-    shards = shards_of(array.sharding, tuple(array.shape))
-    gone = {shard.process_index for shard in shards} & set(dead)
-    have = "has" if len(gone) == 1 else "have"
-    return f"{processes_label(gone)} {have} died, and nobody else had a replica of the shards there"
+    if unreduced_axes(sharding):  # each device has a summand of its own
+        held.clear()
+    if all(each.index in held or any(b <= a for a, b in each.index) for each in gone):
+        return ""
+    who = {shard.process_index for shard in gone}
+    have = "has" if len(who) == 1 else "have"
+    return f"{processes_label(who)} {have} died, and nobody else had a replica of the shards there"
 
 
 COMPUTES = 0.1
