@@ -32,12 +32,13 @@ _NAME = 40
 _LEAST = 12
 """Characters of a name that a row of text has at least."""
 
-_TITLES: dict[Measure, str] = {
-    "bytes": "sends",
-    "memory": "memory",
-    "compile": "compile",
-    "time": "call",
+TITLES: dict[Measure, tuple[str, str]] = {
+    "bytes": ("sends", "each device sends in one call"),
+    "memory": ("memory", "memory of each device"),
+    "compile": ("compile", "compile time"),
+    "time": ("call", "time of one call"),
 }
+"""The title of each column in a table, and in a chart."""
 
 STAGES: dict[ComparisonStage, str] = {
     "placed": "its arguments cannot be laid out like that",
@@ -106,18 +107,18 @@ def _table(report: ComparisonReport, *, with_meshes: bool) -> Table:
     columns = [
         Column("sharding", least=_LEAST),
         Column("mesh", only="html", optional=True),
-        *(Column(title, ">") for title in _TITLES.values()),
+        *(Column(title, ">") for title, _ in TITLES.values()),
         Column(),
         Column("collectives of one call", only="html"),
     ]
-    best = {column: ranking.marked(report.variants, column) for column in _TITLES}
+    best = {column: ranking.marked(report.variants, column) for column in TITLES}
     rows: list[Row] = []
     for place, variant in enumerate(report.variants):
         none = "none" if variant.report and not variant.failure else "–"
         rows.append([
             Cell(_name(variant), "bold"),
             variant.mesh.label if variant.mesh and with_meshes else "",
-            *(_cell(variant, column, best[column][place]) for column in _TITLES),
+            *(_cell(variant, column, best[column][place]) for column in TITLES),
             Cell(_spread(variant), "dim"),
             "\n".join(_details(variant)) or none,
         ])  # fmt: skip

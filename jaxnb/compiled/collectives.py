@@ -11,12 +11,7 @@ import numpy as np
 
 from jaxnb.compat.xla import Groups, Instruction, Program, Shape, arrays, participants
 from jaxnb.model.arrays import MeshInfo
-from jaxnb.model.compiled import (
-    AxisTotal,
-    Collective,
-    CollectiveKind,
-    Part,
-)
+from jaxnb.model.compiled import AxisTotal, Collective, CollectiveKind, Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +150,6 @@ class Times:
     count: int | None
     at_most: bool = False
 
-    def times(self, factor: int | None) -> Times:
-        """Returns this multiplied by ``factor``."""
-        known = self.count is not None and factor is not None
-        return Times(self.count * factor if known else None, self.at_most)  # type: ignore[operator]
-
-    def plus(self, other: Times) -> Times:
-        """Returns this and another, one after the other."""
-        known = self.count is not None and other.count is not None
-        total = self.count + other.count if known else None  # type: ignore[operator]
-        return Times(total, self.at_most or other.at_most)
-
 
 def collectives(
     program: Program, assignment: Sequence[int], meshes: Sequence[MeshInfo]
@@ -199,13 +183,16 @@ def executions(program: Program) -> dict[int, Times]:
     """Returns how often each computation is run that the entry reaches."""
     found: dict[int, Times] = {}
 
-    def visit(number: int, times: Times) -> None:
-        found[number] = found[number].plus(times) if number in found else times
+    def visit(number: int, count: int | None, at_most: bool) -> None:
+        before = found.get(number, Times(0))
+        total = None if before.count is None or count is None else before.count + count
+        found[number] = Times(total, before.at_most or at_most)
         for instruction in program.computations.get(number, ()):
             for called, each in _calls(instruction):
-                visit(called, Times(times.times(each.count).count, times.at_most or each.at_most))
+                inner = None if count is None or each.count is None else count * each.count
+                visit(called, inner, at_most or each.at_most)
 
-    visit(program.entry, Times(1))
+    visit(program.entry, 1, False)
     return found
 
 
@@ -306,11 +293,7 @@ def _parts(instruction: Instruction, *, is_start: bool) -> tuple[Part, ...]:
     halves need; except that of an all-reduce.
     """
     shape: Shape = instruction.shape
-    if (
-        is_start
-        and instruction.kind != "all-reduce"
-        and not isinstance(shape, Part)
-        and len(shape) > 1
-    ):
+    has_results = is_start and instruction.kind != "all-reduce"
+    if has_results and not isinstance(shape, Part) and len(shape) > 1:
         shape = shape[1]
     return tuple(arrays(shape))

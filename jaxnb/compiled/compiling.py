@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from jaxnb.compiled import collectives
@@ -15,7 +15,6 @@ from jaxnb.model.cells import CallRequest
 from jaxnb.model.compiled import (
     AxisTotal,
     Collective,
-    Compiled,
     CompiledReport,
     Memory,
     NotCompiled,
@@ -221,7 +220,7 @@ def compile_on(channel: Channel, code: str) -> Collectives:
     failed = {i: a for i, a in answers.items() if isinstance(a, NotCompiled)}
     if failed:
         raise _failed(code, failed, channel.num_processes)
-    return Collectives(_agreed(code, answers).report)
+    return Collectives(_agreed(code, answers))
 
 
 def _failed(code: str, failed: Mapping[int, NotCompiled], num_processes: int) -> NotCompiledError:
@@ -262,7 +261,7 @@ def not_compiled(
     return NotCompiledError(whole, rendering=answer.error.traceback)
 
 
-def _agreed(code: str, answers: Mapping[int, Compiled]) -> Compiled:
+def _agreed(code: str, answers: Mapping[int, CompiledReport]) -> CompiledReport:
     """Returns one of the answers if all are the same.
 
     Raises:
@@ -270,16 +269,12 @@ def _agreed(code: str, answers: Mapping[int, Compiled]) -> Compiled:
     """
     groups: dict[str, list[int]] = {}
     for index, answer in answers.items():
-        groups.setdefault(answer.report.fingerprint, []).append(index)
+        groups.setdefault(answer.fingerprint, []).append(index)
     if len(groups) > 1:
         raise JaxnbError(
             f"The processes compiled different programs for `{one_line(code)}`: "
-            f"{_listed(list(groups.values()))}. Run as it is, they would not do the same, and JAX "
-            "would not notice. Nothing was run. `%spmd` each of its arguments and its function to "
-            "see where they differ."
+            f"{' ≠ '.join(map(processes_label, groups.values()))}. Run as it is, they would not do "
+            "the same, and JAX would not notice. Nothing was run. `%spmd` each of its arguments "
+            "and its function to see where they differ."
         )
     return answers[min(answers)]
-
-
-def _listed(groups: Sequence[Sequence[int]]) -> str:
-    return " ≠ ".join(processes_label(group) for group in groups)

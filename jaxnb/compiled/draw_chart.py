@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 
 from jaxnb.compiled import collectives, ranking
-from jaxnb.compiled.card_comparison import format_time
+from jaxnb.compiled.card_comparison import TITLES, format_time
 from jaxnb.display.blocks import Shown
 from jaxnb.display.card import card_of
 from jaxnb.display.markup import View
@@ -23,14 +23,6 @@ from jaxnb.model.compiled import Column, ComparisonReport, Variant
 # Okabe and Ito's colours, which people tell apart who do not see all colours.
 _COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 _HATCHES = ("", "//", "..", "xx", "\\\\", "oo", "++", "--")
-
-_TITLES: dict[Column, str] = {
-    "bytes": "each device sends in one call",
-    "memory": "memory of each device",
-    "compile": "compile time",
-    "time": "time of one call",
-}
-
 
 _INK = "#808080"
 """Readable on white and on black: the page shows through."""
@@ -59,7 +51,7 @@ def chart(report: ComparisonReport) -> Chart:
     The best of each is marked with a star.
     """
     columns: list[Column] = [
-        c for c in _TITLES if any(ranking.number(v, c) is not None for v in report.variants)
+        c for c in TITLES if any(ranking.number(v, c) is not None for v in report.variants)
     ]
     columns = columns or ["bytes"]
     names: tuple[Any, ...] = ("text.color", "axes.edgecolor", "xtick.color", "ytick.color")
@@ -78,7 +70,7 @@ def _drawn(report: ComparisonReport, columns: Sequence[Column]) -> Chart:
     axes[0].invert_yaxis()
     title = f"{report.function} under {len(report.variants)} shardings"
     figure.suptitle(title, fontsize=10)
-    figure.words = f"{title}, as bars: {', '.join(_TITLES[c] for c in columns)}"
+    figure.words = f"{title}, as bars: {', '.join(TITLES[c][1] for c in columns)}"
     return figure
 
 
@@ -90,10 +82,12 @@ def _draw(ax: Any, variants: Sequence[Variant], column: Column) -> None:
         ax.barh(range(len(variants)), sizes, left=left, height=0.62, label=label or None,
                 edgecolor=_INK, linewidth=0.5, **look)  # fmt: skip
         left = [before + size for before, size in zip(left, sizes, strict=True)]
-    if column == "time":
-        _spread(ax, variants)
+    timed = enumerate(variants) if column == "time" else ()
+    for place, variant in timed:
+        if (timing := variant.timing) is not None:
+            ax.plot([timing.low, timing.high], [place, place], color=_INK, linewidth=1.2)
     _values(ax, variants, column)
-    ax.set_title(_TITLES[column], fontsize=9)
+    ax.set_title(TITLES[column][1], fontsize=9)
     ax.tick_params(labelsize=8)
     ax.spines[["top", "right"]].set_visible(False)
     if len(stacks) > 1:
@@ -120,13 +114,6 @@ def _stacks(variants: Sequence[Variant], column: Column) -> dict[str, list[float
             parts.append({"": ranking.number(variant, column) or 0.0})
     labels = dict.fromkeys(label for part in parts for label in part if label) or {"": None}
     return {label: [part.get(label, 0.0) for part in parts] for label in labels}
-
-
-def _spread(ax: Any, variants: Sequence[Variant]) -> None:
-    for place, variant in enumerate(variants):
-        if variant.timing is not None:
-            timing = variant.timing
-            ax.plot([timing.low, timing.high], [place, place], color=_INK, linewidth=1.2)
 
 
 def _values(ax: Any, variants: Sequence[Variant], column: Column) -> None:

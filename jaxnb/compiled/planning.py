@@ -26,17 +26,13 @@ from jaxnb.launch.folder import command_line
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.compiled import (
     ComparisonReport,
-    Compiled,
+    CompiledReport,
     GroupValues,
     NotCompiled,
     PlanPiece,
     PlanReply,
     PlanRequest,
 )
-
-
-def _unknown(_: Sequence[str]) -> GroupValues:
-    return GroupValues()
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,7 @@ class EarlierCells:
     """
 
     requests: Iterable[CellRequest] = ()
-    values: Callable[[Sequence[str]], GroupValues] = _unknown
+    values: Callable[[Sequence[str]], GroupValues] = lambda _: GroupValues()
 
 
 NO_CELLS = EarlierCells()
@@ -287,8 +283,8 @@ def plan(
         JaxnbError: The process ended early.
     """
     found = answer(code, devices=devices, cells=cells, name=name, first_line=first_line)
-    assert isinstance(found, Compiled)
-    return Collectives(found.report, planned=True)
+    assert isinstance(found, CompiledReport)
+    return Collectives(found, planned=True)
 
 
 def answer(
@@ -299,7 +295,7 @@ def answer(
     name: str = "<plan>",
     first_line: int = 1,
     label: str = "",
-) -> Compiled | ComparisonReport:
+) -> CompiledReport | ComparisonReport:
     """Asks a scratch process; see :func:`plan`.
 
     Args:

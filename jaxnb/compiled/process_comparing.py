@@ -7,7 +7,7 @@ import socket
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import jax
@@ -75,68 +75,10 @@ def measure(
         CallFailedError: It raised, and no process is left in it.
         JaxnbError: It raised on some, and others did not come back from it.
     """
-    prepare_error: dict[str, Any] = {}
-    first = second = 0.0
-    if call is not None:
-        try:
-            prepare()
-            first, second = _timed(call), _timed(call)
-        except Exception as error:
-            prepare_error = as_word(described(error))
-    words = _agreed({"here": call is not None, "error": prepare_error,
-                     "first": first, "second": second})  # fmt: skip
-    slowest = max(1e-6, *(word["second"] for word in words.values()))
-    number = repeats or min(MOST, max(LEAST, math.ceil(CALL_SECONDS / slowest)))
-    seconds: list[float] = []
-    call_error: dict[str, Any] = {}
-    if call is not None:
-        try:
-            seconds += [_timed(call) for _ in range(number)]
-        except Exception as error:
-            call_error = as_word(described(error))
-    told = _agreed({"here": call is not None, "error": call_error, "seconds": seconds})
-    by_process = {i: word["seconds"] for i, word in told.items() if word["seconds"]}
-    return timing(by_process, max(word["first"] for word in words.values()))
-
-
-def _timed(call: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    jax.block_until_ready(call())
-    return time.perf_counter() - started
-
-
-def as_word(error: ProcessError) -> dict[str, str]:
-    """Returns what this process tells the others of an error; :func:`as_error` reads it."""
-    return {"type": error.type_name, "message": error.message, "traceback": error.traceback}
-
-
-def as_error(word: Mapping[str, str]) -> ProcessError:
-    """Returns what a process has told of what it raised."""
-    return ProcessError(word["type"], word["message"], word["traceback"], word["traceback"])
-
-
-def _agreed(word: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    error = word["error"]
-    try:
-        words = exchange(word, COME_BACK_SECONDS if error else None)
-    except JaxnbError as silence:
-        raise JaxnbError(
-            f"the call raised {error['type']}: {error['message']}, and {silence}. The comparison "
-            "was given up"
-        ) from silence
-    failed = {i: as_error(each["error"]) for i, each in words.items() if each["error"]}
-    if not failed:
-        return words
-    raise CallFailedError(failed)
-
-
-def timing(by_process: Mapping[int, Sequence[float]], first: float) -> Timing:
-    """Returns how long calls took: of each the slowest process counts.
-
-    Args:
-        by_process: Process index to the seconds of its calls, equally many for each.
-        first: What the first call took.
-    """
+    begun = _timed_together(call, 2, prepare)
+    longest = max(1e-6, *(seconds[1] for seconds in begun.values()))
+    number = repeats or min(MOST, max(LEAST, math.ceil(CALL_SECONDS / longest)))
+    by_process = _timed_together(call, number)
     calls = [max(each) for each in zip(*by_process.values(), strict=True)]
     medians = {i: statistics.median(each) for i, each in by_process.items()}
     slowest = max(medians, key=lambda i: medians[i]) if len(medians) > 1 else None
@@ -146,9 +88,38 @@ def timing(by_process: Mapping[int, Sequence[float]], first: float) -> Timing:
         low=low,
         high=high,
         repeats=len(calls),
-        first=first,
+        first=max(seconds[0] for seconds in begun.values()),
         slowest=slowest,
     )
+
+
+def _timed_together(
+    call: Callable[[], Any] | None, count: int, prepare: Callable[[], None] = lambda: None
+) -> dict[int, list[float]]:
+    """Returns the seconds of calls on each process that takes part in them."""
+    seconds: list[float] = []
+    word: dict[str, Any] = {"error": None, "seconds": seconds}
+    if call is not None:
+        try:
+            prepare()
+            for _ in range(count):
+                started = time.perf_counter()
+                jax.block_until_ready(call())
+                seconds.append(time.perf_counter() - started)
+        except Exception as error:
+            word["error"] = asdict(described(error))
+    raised = word["error"]
+    try:
+        words = exchange(word, COME_BACK_SECONDS if raised else None)
+    except JaxnbError as silence:
+        raise JaxnbError(
+            f"the call raised {raised['type_name']}: {raised['message']}, and {silence}. The "
+            "comparison was given up"
+        ) from silence
+    failed = {i: ProcessError(**each["error"]) for i, each in words.items() if each["error"]}
+    if failed:
+        raise CallFailedError(failed)
+    return {i: each["seconds"] for i, each in words.items() if each["seconds"]}
 
 
 def failure(words: Mapping[int, Mapping[str, Any]]) -> VariantFailure | None:
@@ -159,7 +130,7 @@ def failure(words: Mapping[int, Mapping[str, Any]]) -> VariantFailure | None:
         stage, message = first["failure"]
         if len(failed) < len(words):
             message = f"on {processes_label(failed)} only. {message}".strip()
-        return VariantFailure(stage, message, as_error(first["error"]))
+        return VariantFailure(stage, message, ProcessError(**first["error"]))
     groups: dict[str, list[int]] = {}
     for index, word in words.items():
         groups.setdefault(word["fingerprint"], []).append(index)
@@ -369,7 +340,7 @@ def _together(made: _Made, *, will_run: bool) -> Variant:
     words = exchange({
         "here": made.is_here,
         "failure": row.failure and [row.failure.stage, row.failure.message],
-        "error": error and as_word(error),
+        "error": error and asdict(error),
         "fingerprint": row.report.fingerprint if row.report else "",
         "seconds": made.seconds,
         "host": socket.gethostname(),
@@ -377,24 +348,21 @@ def _together(made: _Made, *, will_run: bool) -> Variant:
         "free": free_bytes(made.mesh),
     })  # fmt: skip
     words = {i: word for i, word in words.items() if word["here"]}
+    seconds = float(max(word["seconds"] for word in words.values()))
     if (failed := failure(words)) is not None:
         return replace(row, report=None, failure=failed)
     if row.report is None:  # this process has no device of the mesh
-        return replace(row, failure=None, compile_seconds=_most(words, "seconds"))
+        return replace(row, failure=None, compile_seconds=seconds)
     totals = collectives.totals(row.report.collectives)
     return replace(
         row,
         bytes=sum(total.bytes for total in totals),
         collectives=sum(total.count for total in totals),
         memory_bytes=None if memory is None else used,
-        compile_seconds=_most(words, "seconds"),
+        compile_seconds=seconds,
         warnings=made.warnings,
         failure=too_large(words) if will_run else None,
     )
-
-
-def _most(words: Mapping[int, Mapping[str, Any]], key: str) -> float:
-    return float(max(word[key] for word in words.values()))
 
 
 def _run(call: Given, made: _Made, row: Variant, repeats: int | None) -> Variant:

@@ -9,7 +9,7 @@ import pickle
 import sys
 import traceback
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,6 @@ from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.cells import ProcessError
 from jaxnb.model.compiled import (
     ComparisonReport,
-    Compiled,
     CompiledReport,
     CompileStage,
     GroupValues,
@@ -66,10 +65,11 @@ def answer(request: PlanRequest) -> PlanReply:
     # A module of its own as __main__: dataclasses and pickle look a class's module up.
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
+    vars(module).update(process_join.namespace())
     definitions = _Definitions(vars(module))
-    definitions.namespace.update(process_join.namespace())
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        definitions.run_all(request.definitions)  # what they print was seen in their cells
+        for piece in request.definitions:  # what they print was seen in their cells
+            definitions.run(piece)
     definitions.compare(request.values.texts)
     _use_cpus(request.num_devices)  # a cell may have asked for others
     if request.values.x64 is not None:
@@ -137,11 +137,6 @@ class _Definitions:
                     piece = replace(self._makers[name], bound=(name,))
                     self._lack(Missing(piece, theirs=text or "something else"))
 
-    def run_all(self, pieces: Iterable[PlanPiece]) -> None:
-        """Runs statements of cells."""
-        for piece in pieces:
-            self.run(piece)
-
     def run_of_plan(self, piece: PlanPiece) -> None:
         """Runs a statement of the plan, then the definitions that waited for what it has made."""
         _run(piece, self.namespace)
@@ -175,7 +170,7 @@ def _run(piece: PlanPiece, namespace: dict[str, Any]) -> None:
 
 def _answer(
     request: PlanRequest, definitions: _Definitions
-) -> Compiled | NotCompiled | ComparisonReport:
+) -> CompiledReport | NotCompiled | ComparisonReport:
     try:
         for piece in request.pieces:
             definitions.run_of_plan(piece)
@@ -189,8 +184,8 @@ def _answer(
         assert isinstance(expression, ast.Expr)
         call = require_call(expression.value, request.call.code)
     except (Exception, SystemExit) as error:
-        return NotCompiled(0, "prepared", described(error))
-    return compile_call(call, definitions.namespace, 0, request.call.name)
+        return NotCompiled("prepared", described(error))
+    return compile_call(call, definitions.namespace, request.call.name)
 
 
 def _end_of(text: str) -> str:
@@ -236,7 +231,7 @@ def group_values(process: ThisProcess, names: list[str]) -> GroupValues:
     return GroupValues(texts, bool(x64.jax_enable_x64))
 
 
-def collectives(process: ThisProcess, code: str) -> Compiled | NotCompiled:
+def collectives(process: ThisProcess, code: str) -> CompiledReport | NotCompiled:
     """Compiles the call that ``code`` is; its function is not run, and nothing is donated.
 
     The function and the arguments are evaluated, as a cell would evaluate them.
@@ -246,12 +241,12 @@ def collectives(process: ThisProcess, code: str) -> Compiled | NotCompiled:
         code: The call, as an expression.
     """
     keep_lines(_CODE, code.strip())
-    return compile_call(parse_call(code), process.shell.user_ns, process.index, _CODE)
+    return compile_call(parse_call(code), process.shell.user_ns, _CODE)
 
 
 def compile_call(
-    call: ast.Call, namespace: dict[str, Any], process_index: int, file: str
-) -> Compiled | NotCompiled:
+    call: ast.Call, namespace: dict[str, Any], file: str
+) -> CompiledReport | NotCompiled:
     """Compiles a call, as :func:`collectives` does, that stands in ``file``."""
     stage: CompileStage = "evaluated"
     try:
@@ -267,9 +262,9 @@ def compile_call(
             stage = "compiled"
             compiled = lowered.compile()
         stage = "read"
-        return Compiled(process_index, report_of((arguments, keywords), traced, compiled))
+        return report_of((arguments, keywords), traced, compiled)
     except (Exception, SystemExit) as error:
-        return NotCompiled(process_index, stage, described(error))
+        return NotCompiled(stage, described(error))
 
 
 def report_of(given: Any, traced: Any, compiled: Any) -> CompiledReport:
@@ -373,8 +368,6 @@ def _costs(compiled: Any) -> dict[str, float]:
         costs = compiled.cost_analysis()
     except (NotImplementedError, RuntimeError):  # not every backend counts
         return {}
-    if isinstance(costs, list):  # as older versions of JAX have it
-        costs = costs[0] if costs else {}
     # XLA says -1 of what it cannot count.
     return {key: float(value) for key, value in (costs or {}).items() if value >= 0}
 
@@ -405,16 +398,12 @@ def _meshes(arguments: Any, traced: Any, compiled: Any) -> list[MeshInfo]:
     meshes = [each.mesh for each in shardings if isinstance(each, NamedSharding)]
     meshes += _named_meshes(traced)
     # An AbstractMesh has no devices; a jit outside of any mesh names an empty one.
-    concrete = [
-        mesh
-        for mesh in dict.fromkeys(meshes)
-        if isinstance(mesh, jax.sharding.Mesh) and not mesh.empty
-    ]
-    infos = [mesh_and_spec(NamedSharding(mesh, jax.P()))[0] for mesh in concrete]
-    # Within a shard_map the same mesh has axes of other types.
     known: dict[Any, MeshInfo] = {}
-    for info in infos:
-        if info is not None:
+    for mesh in dict.fromkeys(meshes):
+        if isinstance(mesh, jax.sharding.Mesh) and not mesh.empty:
+            info, _ = mesh_and_spec(NamedSharding(mesh, jax.P()))
+            assert info is not None
+            # Within a shard_map the same mesh has axes of other types.
             known.setdefault((info.axis_names, info.shape, info.device_ids), info)
     return list(known.values())
 

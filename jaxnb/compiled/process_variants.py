@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from jaxnb.arrays.process_describe import NotATreeError, dtype_facts, require_tree
+from jaxnb.arrays.process_describe import NotATreeError, dtype_facts, require_tree, split_axes
 from jaxnb.arrays.process_pushes import find_mesh
 from jaxnb.errors import UsageError
 from jaxnb.labels import plural, type_label
@@ -231,23 +231,6 @@ def _sharding(path: str, leaf: Any, spec: Any, mesh: Mesh) -> NamedSharding:
     return spec
 
 
-def axes_of(sharding: Any, ndim: int) -> tuple[tuple[str, ...], ...] | None:
-    """Returns for each dimension the mesh axes that split it; None if the sharding has no spec.
-
-    Args:
-        sharding: The sharding.
-        ndim: How many dimensions the array has.
-    """
-    if not isinstance(sharding, NamedSharding):
-        return None
-    entries = [*sharding.spec.partitions, *[None] * ndim][:ndim]
-    found = []
-    for entry in entries:
-        names = entry if isinstance(entry, tuple) else (() if entry is None else (entry,))
-        found.append(tuple(str(n) for n in names if sharding.mesh.shape[n] > 1))
-    return tuple(found)
-
-
 def out_shardings(specs: Any, mesh: Mesh) -> Any:
     """Returns the output shardings that specs mean on a mesh; None leaves it to the compiler."""
     return jax.tree.map(
@@ -262,6 +245,10 @@ def layout(path: str, key: str, aval: Any, sharding: Any) -> LeafLayout:
     shape = tuple(aval.shape)
     bits = dtype_facts(aval.dtype).itemsize_bits
     local = tuple(sharding.shard_shape(shape))
+    axes = None
+    if isinstance(sharding, NamedSharding):
+        split = split_axes(sharding.spec, len(shape))
+        axes = tuple(tuple(n for n in names if sharding.mesh.shape[n] > 1) for names in split)
     return LeafLayout(
         path=path,
         key=key,
@@ -269,7 +256,7 @@ def layout(path: str, key: str, aval: Any, sharding: Any) -> LeafLayout:
         shape=shape,
         nbytes=-(-math.prod(shape) * bits // 8),
         device_bytes=-(-math.prod(local) * bits // 8),
-        axes=axes_of(sharding, len(shape)),
+        axes=axes,
         replicated=bool(sharding.is_fully_replicated) and len(sharding.device_set) > 1,
     )
 
@@ -306,7 +293,7 @@ def placed(leaf: Any, sharding: NamedSharding) -> jax.Array:
             return cast(jax.Array, leaf)
         if _in_order(leaf.sharding) == _in_order(sharding):
             # device_put is not recorded, so processes that part in it would not be told.
-            moved = jax.jit(_same, out_shardings=sharding)(leaf)
+            moved = jax.jit(lambda array: array, out_shardings=sharding)(leaf)
         else:
             moved = jax.device_put(leaf, sharding)
         return cast(jax.Array, moved)
@@ -322,10 +309,6 @@ def placed(leaf: Any, sharding: NamedSharding) -> jax.Array:
     return jax.make_array_from_callback(
         host.shape, sharding, lambda index: host[index].astype(dtype, copy=False)
     )
-
-
-def _same(array: Any) -> Any:
-    return array
 
 
 def _in_order(sharding: Any) -> Sequence[int]:

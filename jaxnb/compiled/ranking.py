@@ -7,20 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from jaxnb.model.compiled import Column, LeafLayout, OutputWarning, Variant
 
-COLUMNS: tuple[Column, ...] = ("bytes", "memory", "compile", "time")
+COLUMNS: dict[Column, str] = {
+    "bytes": "bytes",
+    "memory": "memory_bytes",
+    "compile": "compile_seconds",
+    "time": "seconds",
+}
+"""Each column, and the attribute of a variant that is in it."""
 
 
 def number(variant: Variant, column: Column) -> float | None:
     """Returns what a variant has in a column; None if nothing."""
-    match column:
-        case "bytes":
-            return variant.bytes
-        case "memory":
-            return variant.memory_bytes
-        case "compile":
-            return variant.compile_seconds
-        case "time":
-            return variant.seconds
+    found: float | None = getattr(variant, COLUMNS[column])
+    return found
 
 
 def best(variants: Sequence[Variant], column: Column) -> Variant | None:

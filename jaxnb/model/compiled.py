@@ -183,29 +183,14 @@ class CompiledReport:
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """A call was compiled.
-
-    Attributes:
-        process_index: Who answers.
-        report: What it compiles to.
-    """
-
-    process_index: int
-    report: CompiledReport
-
-
-@dataclass(frozen=True)
 class NotCompiled:
     """A call could not be compiled; what was raised on the way.
 
     Attributes:
-        process_index: Who answers.
         stage: What could not be done with it.
         error: What was raised; its traceback has the user's own lines only.
     """
 
-    process_index: int
     stage: CompileStage
     error: ProcessError
 
@@ -450,6 +435,6 @@ class PlanReply:
         missing: By name what cells have made that is not there.
     """
 
-    answer: Compiled | NotCompiled | ComparisonReport
+    answer: CompiledReport | NotCompiled | ComparisonReport
     output: str = field(default="", repr=False)
     missing: Mapping[str, Missing] = field(default_factory=dict, repr=False)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,21 +30,22 @@ _PREFIX = "process-"
 
 
 class Contents(NamedTuple):
-    """What is in a file.
+    """What is in a file, or to be written to one.
 
     Attributes:
-        names: The names of the pickles, and their sizes.
-        pickle: The pickles, one after the other.
-        buffers: What was left out of them: private to this process, and may be written to.
+        names: The names, in order, and the sizes of their pickles in bytes.
+        pickle: One pickle a name, one after the other: of the name and its value.
+        buffers: What was left out of the pickles. To be written: the memory of what was packed, not
+            a copy. From a file: private to this process, and may be written to.
         arrays: The arrays over several processes in it.
-        parts: Their parts.
+        parts: Their parts that this process has, which are left out too.
     """
 
     names: dict[str, int]
-    pickle: memoryview
-    buffers: Sequence[memoryview]
+    pickle: Any
+    buffers: Sequence[Any]
     arrays: tuple[SavedArray, ...]
-    parts: Sequence[memoryview]
+    parts: Sequence[Any]
 
 
 class _Copies(Sequence[memoryview]):
@@ -89,23 +91,12 @@ def is_name(name: str) -> bool:
     return name.startswith(_PREFIX) and name.removeprefix(_PREFIX).isdigit()
 
 
-def write(
-    path: Path,
-    names: Mapping[str, int],
-    pickled: bytes,
-    buffers: Iterable[Any],
-    arrays: Iterable[SavedArray],
-    parts: Iterable[Any],
-) -> str:
+def write(path: Path, contents: Contents) -> str:
     """Writes a file, readable by this user only, and waits until it is on the disk.
 
     Args:
         path: It must not be there.
-        names: The names of the pickles, with their sizes.
-        pickled: The pickles, one after the other.
-        buffers: What was left out of them.
-        arrays: The arrays over several processes in it.
-        parts: Their parts.
+        contents: What is to be in it.
 
     Returns:
         The digest of its bytes.
@@ -113,32 +104,27 @@ def write(
     Raises:
         OSError: There is no room, say. What was written is left.
     """
-    pieces = [memoryview(each).cast("B") for each in (pickled, *buffers, *parts)]
-    sizes, listed = [piece.nbytes for piece in pieces], [each.plain for each in arrays]
-    header = json.dumps({"names": names, "sizes": sizes, "arrays": listed}).encode()
+    held = contents.pickle, *contents.buffers, *contents.parts
+    pieces = [memoryview(each).cast("B") for each in held]
+    sizes, listed = [piece.nbytes for piece in pieces], [each.plain for each in contents.arrays]
+    header = json.dumps({"names": contents.names, "sizes": sizes, "arrays": listed}).encode()
     start = _MAGIC + len(header).to_bytes(8, "little") + header
     total = xxhash.xxh3_128()
     with open(path, "xb", buffering=0, opener=for_this_user) as file:
         for piece in (memoryview(start), *pieces):
             for data in (piece, memoryview(bytes(-piece.nbytes % _ALIGNMENT))):
-                _write_all(file, data)
                 total.update(data)
+                left = data
+                while left.nbytes:
+                    left = left[file.write(left) :]
         os.fsync(file.fileno())
     return total.hexdigest()
 
 
-def _write_all(file: Any, data: memoryview) -> None:
-    while data.nbytes:
-        data = data[file.write(data) :]
-
-
 def digest(path: Path) -> str:
     """Returns the digest of a file's bytes."""
-    total = xxhash.xxh3_128()
     with path.open("rb") as file:
-        while data := file.read(16 << 20):
-            total.update(data)
-    return total.hexdigest()
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
 def read(path: Path, *, maps: bool = False) -> Contents:

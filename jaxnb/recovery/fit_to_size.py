@@ -180,13 +180,8 @@ class SavedArray:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> SavedArray:
         """Returns what JSON has made of one."""
-        parts = (
-            SavedPart(device, tuple((a, b) for a, b in box), dtype, buffer)
-            for device, box, dtype, buffer in plain["parts"]
-        )
-        spec = tuple(map(tuple, plain["spec"]))
-        lists = {name: tuple(plain[name]) for name in ("shape", "needs", "unreduced")}
-        return cls(**{**plain, **lists, "spec": spec, "parts": tuple(parts)})
+        found = {name: _with_tuples(value) for name, value in plain.items()}
+        return cls(**{**found, "parts": tuple(SavedPart(*each) for each in found["parts"])})
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -208,6 +203,10 @@ class SavedArray:
         axes = ", ".join(f"{axis!r}: {size}" for axis, size in self.mesh.items())
         kind = f"{self.dtype}{[*self.shape]}"
         return f"`{self.path or self.name}` ({kind} over a mesh of {axes or 'no axes'})"
+
+
+def _with_tuples(value: Any) -> Any:
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
 def resized(mesh: Mapping[str, int], num_devices: int) -> dict[str, int]:
@@ -249,24 +248,6 @@ def require_fit(array: SavedArray, mesh: Mapping[str, int]) -> None:
             )
 
 
-def require_place(array: SavedArray, size: tuple[int, int]) -> None:
-    """Looks whether an array over some devices can stay where it is.
-
-    Args:
-        array: The array.
-        size: The processes of the group, and the devices of each.
-
-    Raises:
-        MisfitError: It cannot.
-    """
-    (processes, devices), (needed, each) = size, array.needs
-    if processes < needed or devices < each:
-        raise MisfitError(
-            f"{array}: it is on some devices only, which need {plural(needed, 'process')} with "
-            f"{plural(each, 'device')} each"
-        )
-
-
 def require_all_fit(
     arrays: Iterable[SavedArray],
     size: tuple[int, int],
@@ -285,7 +266,12 @@ def require_all_fit(
     """
     for array in arrays:
         if not array.is_of_all:
-            require_place(array, size)
+            (processes, devices), (needed, each) = size, array.needs
+            if processes < needed or devices < each:
+                raise MisfitError(
+                    f"{array}: it is on some devices only, which need {plural(needed, 'process')} "
+                    f"with {plural(each, 'device')} each"
+                )
             continue
         try:
             mesh = sizes_of(array.mesh) if sizes_of else resized(array.mesh, math.prod(size))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -82,40 +82,34 @@ USING_ONE = " Using one raises an error; run the cells again that made them."
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """One attempt to pack, as the processes are told of it.
-
-    Attributes:
-        name: Tells it from others.
-        dead: The processes whose parts of arrays are gone.
-        is_given_up: The user has given up on what is still computed: it is not waited for.
-    """
-
-    name: str
-    dead: list[int]
-    is_given_up: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LostPart:
-    """A value, or a part of one, that could not be carried to another process.
+class Lost:
+    """A value, or a part of one, that was not carried over.
 
     Attributes:
         path: Where the user has it: ``"state['loader']"``.
         type: What it is: ``"generator"``, ``"float32[4, 2]"``.
-        reason: Why it is lost.
+        processes: The processes that have lost it; empty where one process reports its own.
+        reason: Why.
         is_old: It was lost before, and that was told.
         also: Other variables that hold it.
     """
 
     path: str
     type: str
+    processes: tuple[int, ...]
     reason: str
     is_old: bool = False
     also: tuple[str, ...] = ()
 
+    @property
+    def variable(self) -> str:
+        """The variable that the path begins with."""
+        found = re.match(r"\w*", self.path)
+        return found[0] if found else ""
+
     def __str__(self) -> str:
-        return f"`{self.path}` ({self.type}): {self.reason}"
+        where = f"{_also([self])} on {processes_label(self.processes)}" if self.processes else ""
+        return f"`{self.path}` ({self.type}){where}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +125,7 @@ class Measured:
 
     variables: Mapping[str, str]
     nbytes: int
-    lost: tuple[LostPart, ...]
+    lost: tuple[Lost, ...]
     missing: tuple[str, ...] = ()
 
 
@@ -191,38 +185,7 @@ class Taken:
     """
 
     names: tuple[str, ...]
-    lost: tuple[LostPart, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A value, or a part of one, that was not carried over.
-
-    Attributes:
-        path: Where it is: ``"state['loader']"``.
-        type: What it is.
-        processes: The processes that have lost it.
-        reason: Why.
-        is_old: It was lost before, and that was told.
-        also: Other variables that hold it.
-    """
-
-    path: str
-    type: str
-    processes: tuple[int, ...]
-    reason: str
-    is_old: bool = False
-    also: tuple[str, ...] = ()
-
-    @property
-    def variable(self) -> str:
-        """The variable that the path begins with."""
-        found = re.match(r"\w*", self.path)
-        return found[0] if found else ""
-
-    def __str__(self) -> str:
-        where = f"{_also([self])} on {processes_label(self.processes)}"
-        return f"`{self.path}` ({self.type}){where}: {self.reason}"
+    lost: tuple[Lost, ...]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -383,16 +346,13 @@ def _also(lost: Sequence[Lost]) -> str:
     return f", {every}also in {paths_label(names, most=MOST_NAMED)}," if names else ""
 
 
-def losses(lost: Mapping[int, tuple[LostPart, ...]]) -> tuple[Lost, ...]:
+def losses(lost: Mapping[int, tuple[Lost, ...]]) -> tuple[Lost, ...]:
     """Returns what processes have lost, each thing once with all that have lost it."""
-    who: dict[LostPart, list[int]] = {}
+    who: dict[Lost, list[int]] = {}
     for index, parts in sorted(lost.items()):
         for part in parts:
             who.setdefault(part, []).append(index)
-    return tuple(
-        Lost(part.path, part.type, tuple(processes), part.reason, part.is_old, part.also)
-        for part, processes in who.items()
-    )
+    return tuple(replace(part, processes=tuple(indices)) for part, indices in who.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 
 from jaxnb.arrays.gathered import numpy_dtype
 from jaxnb.arrays.lost import LostValue
-from jaxnb.arrays.process_describe import dtype_facts, unreduced_axes
+from jaxnb.arrays.process_describe import dtype_facts, split_axes, unreduced_axes
 from jaxnb.arrays.process_held import as_bytes
 from jaxnb.arrays.process_names import paths_to
 from jaxnb.compat import jax_arrays as exact
@@ -36,6 +36,9 @@ from jaxnb.compat.jax_runtime import wait_until_ready
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.dispatches import Made, Origin
 from jaxnb.recovery.fit_to_size import Box, SavedArray, SavedPart
+
+if TYPE_CHECKING:
+    from jaxnb.recovery.process_reading import Reading
 
 Check = Callable[[jax.Array], Sequence[jax.Array] | None]
 """Looks whether the elements of an array can be read, and may wait for them.
@@ -176,21 +179,19 @@ class Listing:
             sharding, origin = _described(sharding), None
         what = facts_of(array), sharding, origin
         attributes = added_attributes(array) or None
-        is_of_all = _is_named(array.sharding) and _is_of_all(array.sharding.mesh)
+        is_of_all = _is_named(array.sharding) and has_all_devices(array.sharding.mesh)
         is_shared = is_of_all or not array.sharding.is_fully_addressable
         boxes = _boxes(array.sharding, array.shape) if is_shared else None
         if boxes is None:
             parts = [(own_place(device), *part) for device, *part in parts_of(array, whole)]
             return _array, (*what, parts), attributes
         self.is_common |= not array.sharding.is_fully_addressable
-        taken = () if self.compares else tuple(self._taken(array, whole, boxes))
-        self._list(array, name, taken, is_of_all=is_of_all)
-        return _array, (*what, len(self._arrays) - 1), attributes
-
-    def _taken(self, array: Any, whole: Any, boxes: Mapping[Any, Box]) -> Iterator[SavedPart]:
-        for device, dtype, _, data in parts_of(array, whole):
-            yield SavedPart(place_of(device)[2], boxes[device], dtype, len(self.parts))
+        taken: list[SavedPart] = []
+        for device, dtype, _, data in () if self.compares else parts_of(array, whole):
+            taken.append(SavedPart(place_of(device)[2], boxes[device], dtype, len(self.parts)))
             self.parts.append(np.frombuffer(data.raw(), np.uint8))
+        self._list(array, name, tuple(taken), is_of_all=is_of_all)
+        return _array, (*what, len(self._arrays) - 1), attributes
 
     def _list(
         self, array: Any, name: str, parts: tuple[SavedPart, ...], *, is_of_all: bool
@@ -209,7 +210,7 @@ class Listing:
                 mesh=dict(sharding.mesh.shape) if is_named else {},
                 is_of_all=is_of_all,
                 needs=(1 + max(p for p, _ in needs), 1 + max(d for _, d in needs)),
-                spec=_spec(sharding.spec, array.ndim) if is_named else ((),) * array.ndim,
+                spec=split_axes(sharding.spec, array.ndim) if is_named else ((),) * array.ndim,
                 parts=parts,
                 unreduced=tuple(sorted(unreduced_axes(sharding))),
             )
@@ -226,7 +227,8 @@ def is_known(sharding: Any) -> bool:
     return isinstance(sharding, SingleDeviceSharding) or _is_named(sharding)
 
 
-def _is_of_all(mesh: Mesh) -> bool:
+def has_all_devices(mesh: Mesh) -> bool:
+    """Whether a mesh has all devices of its platform."""
     return bool(mesh.size == len(jax.devices(mesh.devices.flat[0].platform)))
 
 
@@ -249,14 +251,6 @@ def _boxes(sharding: Any, shape: tuple[int, ...]) -> dict[Any, Box] | None:
 def box_of(index: Any, shape: tuple[int, ...]) -> Box:
     """Returns the part of an array that an index is, as JAX gives it."""
     return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
-
-
-def _spec(spec: Any, ndim: int) -> tuple[tuple[str, ...], ...]:
-    parts = [*spec.partitions, *[None] * (ndim - len(spec.partitions))]
-    return tuple(
-        part if isinstance(part, tuple) else (part,) if isinstance(part, str) else ()
-        for part in parts
-    )
 
 
 def _described(sharding: Any) -> list[Any]:
@@ -293,15 +287,13 @@ def parts_of(array: jax.Array, whole: Sequence[jax.Array] | None = None) -> list
         array: The array.
         whole: See :data:`Check`.
     """
-    own = device_arrays(array)
-    return [_part(each, held) for each, held in zip(own, whole or own, strict=True)]
-
-
-def _part(array: jax.Array, held: jax.Array) -> Part:
-    """Returns what one device is to have: the device, and the elements in host memory."""
-    (device,) = array.sharding.device_set
-    words = host_words(held)
-    return device, words.dtype.name, words.shape, pickle.PickleBuffer(as_bytes(words).data)
+    own, parts = device_arrays(array), list[Part]()
+    for each, held in zip(own, whole or own, strict=True):
+        (device,) = each.sharding.device_set
+        words = host_words(held)
+        data = pickle.PickleBuffer(as_bytes(words).data)
+        parts.append((device, words.dtype.name, words.shape, data))
+    return parts
 
 
 def is_array(value: Any) -> bool:
@@ -370,37 +362,15 @@ def device_at(where: Iterable[Any]) -> jax.Device:
     return found
 
 
-class Reads(Protocol):
-    """What knows the file that is read, and what has become of its group."""
-
-    is_own: bool
-    """The file is this process's."""
-
-    def device(self, place: Place) -> jax.Device:
-        """Returns the device that stands for one of before."""
-
-    def mesh(self, places: Sequence[Place], mesh: Mapping[str, int], types: Any) -> Mesh:
-        """Returns the mesh that stands for one of before."""
-
-    def parts(self, number: int, sharding: Any) -> list[Part]:
-        """Returns what this process's devices are to have of an array.
-
-        Raises:
-            pickle.PicklingError: Some of that is nowhere, or not the same everywhere.
-        """
-
-    def lost(self, kind: str, error: BaseException) -> LostValue:
-        """Returns what takes the place of an array, and notes that it is lost."""
-
-
-_reads: Reads | None = None
+_reads: Reading | None = None
+"""Knows the file that is read, and what has become of its group."""
 
 
 @contextmanager
-def made_by(reads: Reads) -> Iterator[None]:
+def made_by(reading: Reading) -> Iterator[None]:
     """Has devices, meshes and arrays over several processes made by a reading in the block."""
     global _reads
-    _reads = reads
+    _reads = reading
     try:
         yield
     finally:

@@ -69,10 +69,14 @@ class Statement:
     line: int
     flags: int
 
+    @property
+    def node(self) -> ast.ClassDef:
+        """The statement, parsed."""
+        return next(n for n in _definitions(self.text, self.name) if n.lineno == self.line)
+
     def compiled(self) -> CodeType:
         """Returns its code, which counts lines as the cell does."""
-        node = next(node for node in _definitions(self.text, self.name) if node.lineno == self.line)
-        module = ast.Module([node], [])
+        module = ast.Module([self.node], [])
         code: CodeType = compile(module, self.cell, "exec", self.flags, dont_inherit=True)
         return code
 
@@ -81,15 +85,13 @@ def statement_of(kind: type) -> Statement | None:
     """Returns the statement of a cell that gives a class as it is; None if none is known."""
     if kind.__module__ != "__main__":
         return None
-    codes = list(_codes(kind))
-    cells = {code.co_filename for code in codes} or {
-        name for name in [*linecache.cache] if CELL.fullmatch(name)
-    }
+    codes = [function.__code__ for function in _functions(kind)]
+    cells = {code.co_filename for code in codes} or {*sources_of_cells()}
     if codes and len(cells) != 1:  # a method was put in later
         return None
     flags = codes[0].co_flags & _FUTURE if codes else _flags_without_methods(kind)
     found = [
-        Statement(kind.__name__, cell, text, node.lineno, flags)
+        Statement(node.name, cell, text, node.lineno, flags)
         for cell, text in ((cell, "".join(linecache.getlines(cell))) for cell in cells)
         for node in _definitions(text, kind.__qualname__)
         if _is_of(kind, node, codes)
@@ -136,11 +138,9 @@ def needs_statement(kind: type, statement: Statement) -> bool:
     owners = (owner for owner in kind.__mro__[1:] if "__init_subclass__" in vars(owner))
     if not all(_is_plain(owner.__module__) for owner in owners):
         return True
-    nodes = [n for n in _definitions(statement.text, kind.__name__) if n.lineno == statement.line]
-    decorators = [_named(each) for node in nodes for each in node.decorator_list]
     return not all(
         each is _NOTHING or _is_plain(getattr(each, "__module__", None) or "builtins")
-        for each in decorators
+        for each in map(_named, statement.node.decorator_list)
     )
 
 
@@ -157,15 +157,6 @@ def _definitions(text: str, name: str) -> list[ast.ClassDef]:
         return []
     found = [node for node in body if isinstance(node, ast.ClassDef) and node.name == name]
     return found[::-1]
-
-
-def _codes(kind: type) -> Iterator[CodeType]:
-    """Yields the code of the methods of a class that were written in cells."""
-    yield from (function.__code__ for function in _functions(kind))
-
-
-def _defaults(function: FunctionType) -> tuple[Any, ...]:
-    return function.__defaults__, function.__kwdefaults__
 
 
 def _functions(kind: type) -> Iterator[FunctionType]:
@@ -212,7 +203,8 @@ def reduced_class(kind: type, statement: Statement) -> Any:
     if uses is None:
         return None
     arguments = statement.name, statement.cell, statement.text, statement.line, statement.flags
-    state = own_values(kind), [_defaults(each) for each in _functions(kind)]
+    defaults = [(each.__defaults__, each.__kwdefaults__) for each in _functions(kind)]
+    state = own_values(kind), defaults
     return _define, (*arguments, uses), state, None, None, _set_state
 
 
@@ -250,7 +242,12 @@ def _uses(kind: type, statement: Statement) -> dict[str, Any] | None:
 
 def _set_state(kind: type, state: tuple[dict[str, Any], list[tuple[Any, ...]]]) -> None:
     attributes, defaults = state
-    _set_attributes(kind, attributes)
+    assigned = _assigned(kind)
+    for name, value in attributes.items():
+        # What a metaclass or a decorator keeps is its own, and made again by it.
+        is_internal = name.startswith("_") and name in vars(kind) and name not in assigned
+        if not is_internal and vars(kind).get(name, _NOTHING) is not value:
+            setattr(kind, name, value)
     # Those of the methods were worked out anew, of what the names in them stand for now.
     for function, values in zip(_functions(kind), defaults, strict=False):
         function.__defaults__, function.__kwdefaults__ = values
@@ -277,25 +274,14 @@ def _define(name: str, cell: str, text: str, line: int, flags: int, uses: dict[s
                 namespace[each] = value
 
 
-def _set_attributes(kind: type, attributes: dict[str, Any]) -> None:
-    assigned = _assigned(kind)
-    for name, value in attributes.items():
-        # What a metaclass or a decorator keeps is its own; it has made it anew.
-        is_internal = name.startswith("_") and name in vars(kind) and name not in assigned
-        if not is_internal and vars(kind).get(name, _NOTHING) is not value:
-            setattr(kind, name, value)
-
-
 def _assigned(kind: type) -> set[str]:
     """Returns the names that the text of a class assigns to."""
     statement = statement_of(kind)
     if statement is None:
         return set()
-    nodes = [n for n in _definitions(statement.text, kind.__name__) if n.lineno == statement.line]
     return {
         each.id
-        for node in nodes
-        for part in node.body
+        for part in statement.node.body
         for each in ast.walk(part)
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
     }

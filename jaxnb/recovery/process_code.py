@@ -14,7 +14,7 @@ import pickle
 import sys
 import typing
 import weakref
-from types import CellType, CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import cloudpickle
@@ -62,7 +62,8 @@ class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]
         if is_found_by_name(function):
             return NotImplemented
         home: str = function.__globals__.get("__name__") or ""
-        if _namespace(home) is not function.__globals__:  # of `exec`, of a module that is gone
+        namespace = getattr(sys.modules.get(home), "__dict__", None)
+        if namespace is not function.__globals__:  # of `exec`, of a module that is gone
             return super().reducer_override(function)
         state = {
             "attributes": dict(function.__dict__),
@@ -109,10 +110,6 @@ def is_found_by_name(value: Any) -> bool:
     return process_packing.is_found_by_name(value)
 
 
-def _namespace(home: str) -> Any:
-    return getattr(sys.modules.get(home), "__dict__", None)
-
-
 _CODE_FIELDS = (
     "argcount", "posonlyargcount", "kwonlyargcount", "nlocals", "stacksize", "flags", "code",
     "consts", "names", "varnames", "filename", "name", "qualname", "firstlineno", "linetable",
@@ -132,10 +129,6 @@ def _cell(cell: CellType) -> Any:
     except ValueError:  # it is still empty
         return _make_cell, ()
     return _make_cell, (), contents, None, None, _fill_cell
-
-
-def _new_type(value: Any) -> Any:
-    return typing.NewType, (value.__name__, value.__supertype__)
 
 
 def _view_of_memory(value: Any) -> Any:
@@ -167,17 +160,13 @@ def _weak_dictionary(value: Any) -> Any:
     return type(value), (dict(value.items()),)
 
 
-def _custom_vjp(value: Any) -> Any:
-    # Its __new__ wants a function, and plain pickle gives it none.
-    return _bare, (type(value),), vars(value)
-
-
 _WRAPPERS: dict[type, Any] = {
     CellType: _cell,
     CodeType: _code,
-    typing.NewType: _new_type,
+    typing.NewType: lambda each: (typing.NewType, (each.__name__, each.__supertype__)),
     memoryview: _view_of_memory,
-    jax.custom_vjp: _custom_vjp,
+    # Its __new__ wants a function, and plain pickle gives it none.
+    jax.custom_vjp: lambda each: (_bare, (type(each),), vars(each)),
     functools._lru_cache_wrapper: _cached,
     functools.cached_property: _cached_property,
     weakref.ref: _weak_reference,
@@ -212,10 +201,7 @@ def _jitted(function: Any, settings: Any) -> Any:
 def _make_function(
     code: CodeType, home: str, name: str, closure: tuple[CellType, ...] | None
 ) -> FunctionType:
-    module: ModuleType = (
-        sys.modules["__main__"] if home == "__main__" else importlib.import_module(home)
-    )
-    return FunctionType(code, vars(module), name, None, closure)
+    return FunctionType(code, vars(importlib.import_module(home)), name, None, closure)
 
 
 def _make_code(*fields: Any) -> CodeType:

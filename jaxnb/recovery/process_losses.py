@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from jaxnb.arrays.lost import MAKE_AGAIN, MAKE_ANEW, LostArray, LostValue, loss_of
 from jaxnb.arrays.process_names import holders_of
-from jaxnb.recovery.messages import LostPart
+from jaxnb.recovery.messages import Lost
 from jaxnb.recovery.process_arrays import is_array, reads_own
 
 
@@ -30,11 +30,11 @@ class Loss:
     is_whole: bool = False
 
     @property
-    def part(self) -> LostPart:
+    def part(self) -> Lost:
         """What is told of it."""
         is_old = issubclass(type(self.value), LostValue)
         kind = type_text(self.value)
-        return LostPart(self.path or self.name, kind, self.reason, is_old, self.also)
+        return Lost(self.path or self.name, kind, (), self.reason, is_old, self.also)
 
     @property
     def stand_in(self) -> LostValue:
@@ -75,7 +75,7 @@ def reason_of(error: BaseException) -> str:
     return str(error) if is_of_pickle else f"{type(error).__name__}: {error}".rstrip(": ")
 
 
-def lost_text(part: LostPart) -> str:
+def lost_text(part: Lost) -> str:
     """Returns what has become of a part, as the beginning of a sentence."""
     return f"`{part.path}` ({part.type}) was not carried over: {part.reason}"
 

@@ -11,9 +11,8 @@ import itertools
 import pickle
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from pickle import whichmodule  # type: ignore[attr-defined]
 from types import BuiltinFunctionType, FunctionType
@@ -24,8 +23,8 @@ import numpy as np
 from jaxnb.arrays.lost import LostValue, loss_of
 from jaxnb.arrays.process_names import Found, is_of_user, paths_to
 from jaxnb.recovery import files
-from jaxnb.recovery.fit_to_size import SavedArray
-from jaxnb.recovery.messages import LostPart, StateFile
+from jaxnb.recovery.files import Contents
+from jaxnb.recovery.messages import Lost, StateFile
 from jaxnb.recovery.process_arrays import Check, Listing, PartLostError, wait
 from jaxnb.recovery.process_code import CodePickler
 from jaxnb.recovery.process_losses import Loss, in_words, others_of, reason_of, reduced_lost
@@ -87,33 +86,32 @@ def _is_global(value: Any, name: str) -> bool:
     return module is value
 
 
-class OwnObjects:
-    """Finds objects that are a library's own: ``jax.config``, ``sys.stdout``.
+def _reduced_own(value: Any, names: dict[str, dict[int, str]]) -> Any:
+    """Returns what imports an object that is a library's own: ``jax.config``, ``sys.stdout``.
 
-    A copy of one would be another object than that which the library goes on to use.
+    A copy would be another object than that which the library goes on to use.
+
+    Args:
+        value: The object.
+        names: By module what was found in it; more is added.
+
+    Returns:
+        What a ``reducer_override`` returns; NotImplemented if no module has it.
     """
-
-    def __init__(self) -> None:
-        self._names: dict[str, dict[int, str]] = {}
-
-    def reduced(self, value: Any) -> Any:
-        """Returns what imports an object; NotImplemented if no module has it."""
-        for name in ("stdin", "stdout", "stderr"):
-            if value is getattr(sys, name):
-                return _attribute, ("sys", name)
-        if getattr(type(value), "_instance", None) is value and hasattr(type(value), "instance"):
-            return _attribute_of, (type(value), "instance")  # IPython's shell: there is one
-        kind = type(value)
-        home = kind.__module__
-        if issubclass(kind, type | FunctionType) or home in ("builtins", "__main__"):
-            return NotImplemented
-        if home not in self._names:
-            inside = vars(sys.modules[home]) if home in sys.modules else {}
-            self._names[home] = {
-                id(each): name for name, each in inside.items() if type(each).__module__ == home
-            }
-        found = self._names[home].get(id(value))
-        return NotImplemented if found is None else (_attribute, (home, found))
+    for name in ("stdin", "stdout", "stderr"):
+        if value is getattr(sys, name):
+            return _attribute, ("sys", name)
+    kind = type(value)
+    if getattr(kind, "_instance", None) is value and hasattr(kind, "instance"):
+        return _attribute_of, (kind, "instance")  # IPython's shell: there is one
+    home = kind.__module__
+    if issubclass(kind, type | FunctionType) or home in ("builtins", "__main__"):
+        return NotImplemented
+    if home not in names:
+        inside = vars(sys.modules[home]) if home in sys.modules else {}
+        names[home] = {id(each): n for n, each in inside.items() if type(each).__module__ == home}
+    found = names[home].get(id(value))
+    return NotImplemented if found is None else (_attribute, (home, found))
 
 
 def _attribute_of(kind: type, name: str) -> Any:
@@ -143,25 +141,19 @@ class PackedState:
     """Variables, packed.
 
     Attributes:
-        names: The names, in order, and the sizes of their pickles in bytes.
-        pickle: One pickle a name, one after the other: of the name and its value.
-        buffers: What was left out of the pickles: the memory of what was packed, not a copy.
+        contents: What a file of them has.
         lost: What could not be packed.
-        arrays: The arrays over several processes in it.
-        parts: Their parts that this process has, which are left out too.
     """
 
-    names: Mapping[str, int]
-    pickle: bytes
-    buffers: tuple[np.ndarray[Any, Any], ...]
-    lost: tuple[LostPart, ...]
-    arrays: tuple[SavedArray, ...]
-    parts: Sequence[np.ndarray[Any, Any]]
+    contents: Contents
+    lost: tuple[Lost, ...]
 
     @property
     def nbytes(self) -> int:
         """The size of all of it."""
-        return len(self.pickle) + sum(each.nbytes for each in (*self.buffers, *self.parts))
+        _, pickled, buffers, _, parts = self.contents
+        sizes = (int(each.nbytes) for each in (*buffers, *parts))
+        return sum(sizes, len(pickled))
 
     def write(self, path: Path) -> StateFile:
         """Writes it to a file.
@@ -169,8 +161,7 @@ class PackedState:
         Raises:
             OSError: There is no room, say. What was written is left.
         """
-        parts = self.pickle, self.buffers, self.arrays, self.parts
-        digest = files.write(path, self.names, *parts)
+        digest = files.write(path, self.contents)
         return StateFile(path.name, path.stat().st_size, digest)
 
 
@@ -202,7 +193,7 @@ def pack(
     """Packs variables; whatever they are, it does not fail for one that cannot be packed.
 
     Runs the user's code: ``__reduce__`` and ``__getstate__`` of their classes, which may compute.
-    Arrays are not copied: they must live until :attr:`PackedState.buffers` have been read.
+    Arrays are not copied: they must live until the buffers have been read.
 
     Args:
         variables: Names and values.
@@ -218,7 +209,33 @@ def pack(
     steps, listing = steps or Steps(), listing or Listing()
     for value, name, reason in steps.gone:
         _lose(lost, value, reason, name)
-    once = partial(_pack_once, variables, check, lost, answers, steps, listing)
+
+    def once() -> tuple[dict[str, int], bytes, tuple[np.ndarray[Any, Any], ...]]:
+        """Packs all names; notes in ``lost`` what cannot be packed."""
+        ends: list[int] = []
+        while len(ends) <= len(variables):
+            file, out_of_band, ends = io.BytesIO(), OutOfBand(), [0]
+            listing.clear()
+            pickler = StatePickler(file, out_of_band, check, lost, answers, steps, listing)
+            for name, value in variables.items():
+                steps.name = name
+                is_lost = id(value) in lost and (lost[id(value)].is_whole or _is_plain(value))
+                pickler.stand_in = lost[id(value)].stand_in if is_lost else None
+                dumped = value if pickler.stand_in is None else pickler.stand_in
+                try:
+                    pickler.dump((name, dumped))
+                except _not_theirs():
+                    raise
+                except BaseException as error:  # nested too deep, or code of the user's
+                    # What the pickler remembers of this name was not written: from the beginning.
+                    was_known = id(value) in lost
+                    _lose(lost, value, reason_of(error), name).is_whole = was_known
+                    break
+                ends.append(file.tell())
+        sizes = (end - start for start, end in itertools.pairwise(ends))
+        names = dict(zip(variables, sizes, strict=True))
+        return names, file.getvalue(), tuple(out_of_band.buffers)
+
     packed = once()
     for _ in range(MAX_PASSES):
         if not lost:
@@ -234,49 +251,15 @@ def pack(
             _lose(lost, variables[each.name], each.reason, each.name)
         packed = once()
         _name_lost(variables, lost)
+    contents = Contents(*packed, listing.named(variables), listing.parts)
+    return PackedState(contents, _told(variables, lost))
+
+
+def _told(variables: Mapping[str, Any], lost: Mapping[int, Loss]) -> tuple[Lost, ...]:
     also = others_of(variables, {id(each.value): each.path for each in lost.values() if each.path})
     for key, names in also.items():
         lost[key].also = names
-    found = dict.fromkeys(each.part for each in lost.values() if each.path)
-    return PackedState(*packed, tuple(found), listing.named(variables), listing.parts)
-
-
-def _pack_once(
-    variables: Mapping[str, Any],
-    check: Check,
-    lost: dict[int, Loss],
-    answers: Answers,
-    steps: Steps,
-    listing: Listing,
-) -> tuple[dict[str, int], bytes, tuple[np.ndarray[Any, Any], ...]]:
-    """Packs all names; notes in ``lost`` what cannot be packed."""
-    while True:
-        file, out_of_band = io.BytesIO(), OutOfBand()
-        ends = [0]
-        listing.clear()
-        pickler = StatePickler(file, out_of_band, check, lost, answers, steps, listing)
-        for name, value in variables.items():
-            steps.name = name
-            is_lost = id(value) in lost and (lost[id(value)].is_whole or _is_plain(value))
-            pickler.stand_in = lost[id(value)].stand_in if is_lost else None
-            dumped = value if pickler.stand_in is None else pickler.stand_in
-            try:
-                pickler.dump((name, dumped))
-                ends.append(file.tell())
-            except _not_theirs():
-                raise
-            except BaseException as error:  # nested too deep, or code of the user's while it packs
-                # What the pickler remembers of this name was not written: from the beginning.
-                was_known = id(value) in lost
-                _lose(lost, value, reason_of(error), name).is_whole = was_known
-                break
-        else:
-            sizes = (end - start for start, end in itertools.pairwise(ends))
-            return (
-                dict(zip(variables, sizes, strict=True)),
-                file.getvalue(),
-                tuple(out_of_band.buffers),
-            )
+    return tuple(dict.fromkeys(each.part for each in lost.values() if each.path))
 
 
 def _lose(lost: dict[int, Loss], value: Any, reason: str, name: str) -> Loss:
@@ -333,7 +316,8 @@ class StatePickler(CodePickler):
     ) -> None:
         super().__init__(file, protocol=5, buffer_callback=out_of_band)
         self._check, self._lost, self._answers, self._steps = check, lost, answers, steps
-        self._own, self._listing = OwnObjects(), listing
+        self._listing = listing
+        self._own: dict[str, dict[int, str]] = {}
         self.stand_in: LostValue | None = None
 
     def reducer_override(self, value: Any) -> Any:
@@ -371,13 +355,13 @@ class StatePickler(CodePickler):
     def _asked(self, value: Any) -> Any:
         if value is self.stand_in and value is not None:
             return self._of_stand_in(value)
-        if issubclass(
-            type(value), LostValue
-        ):  # it is lost on the way further on too, and is told again
+        if issubclass(type(value), LostValue):  # it is lost further on too, and is told again
             raise pickle.PicklingError(loss_of(value)[1])
-        found = self._of_jax(value)
+        self._steps.reads = True
+        found = self._listing.reduced(value, self._check, self._steps.name)
+        self._steps.reads = False
         if found is NotImplemented:
-            found = self._own.reduced(value)
+            found = _reduced_own(value, self._own)
         if found is not NotImplemented:
             return found
         # Not isinstance, here and elsewhere: an object's `__class__` may be code of the user's.
@@ -394,13 +378,6 @@ class StatePickler(CodePickler):
             return NotImplemented  # by its name
         found = self._said_by(value)
         return error_reduced(value, found) if issubclass(kind, BaseException) else found
-
-    def _of_jax(self, value: Any) -> Any:
-        """Returns how an array, a device or a mesh is pickled; NotImplemented for whatever else."""
-        self._steps.reads = True
-        found = self._listing.reduced(value, self._check, self._steps.name)
-        self._steps.reads = False
-        return found
 
     def _said_by(self, value: Any) -> Any:
         """Returns what an object itself says of how to pickle it, with all of its elements.

@@ -36,7 +36,7 @@ from jaxnb.arrays.process_names import paths_to
 from jaxnb.recovery import files, fit_to_size, process_arrays
 from jaxnb.recovery.files import Contents
 from jaxnb.recovery.fit_to_size import Box, MisfitError, SavedArray, SavedPart
-from jaxnb.recovery.messages import LostPart, Source
+from jaxnb.recovery.messages import Lost, Source
 from jaxnb.recovery.process_arrays import Part, Place, box_of, device_at, is_array
 from jaxnb.recovery.process_losses import lost_text, others_of, reason_of
 
@@ -196,7 +196,7 @@ class Reading:
     ) -> LostValue:
         """Returns what takes the place of something that cannot be made, and notes it."""
         reason = reason_of(error)
-        what = lost_text(LostPart(self._name, kind, reason))
+        what = lost_text(Lost(self._name, kind, (), reason))
         made = stand_in(what, advice=MAKE_AGAIN, kind=kind, reason=reason)
         self._lost.append((self._name, made))
         return made
@@ -230,7 +230,7 @@ class Reading:
                 met(name, value)
         return found
 
-    def losses(self, variables: Mapping[str, Any]) -> list[LostPart]:
+    def losses(self, variables: Mapping[str, Any]) -> list[Lost]:
         """Returns what could not be made in variables; has each stand-in tell where it is."""
         found = paths_to(variables, {id(each) for _, each in self._lost})
         paths = {
@@ -242,7 +242,8 @@ class Reading:
         told = []
         for _, each in self._lost:
             if path := paths.get(id(each)):
-                part = LostPart(path, *loss_of(each), also=also.get(id(each), ()))
+                kind, reason = loss_of(each)
+                part = Lost(path, kind, (), reason, also=also.get(id(each), ()))
                 set_text(each, lost_text(part))
                 told.append(part)
         return [*dict.fromkeys(told)]
@@ -378,9 +379,4 @@ def _meshes_of(namespace: Mapping[str, Any]) -> list[Mesh]:
     found = [each for each in meshes if not each.empty]
     if (now := process_pushes.mesh()) is not None:
         found.append(now)
-    return [*dict.fromkeys(each for each in found if each.size == len(_devices_of(each)))]
-
-
-def _devices_of(mesh: Mesh) -> list[jax.Device]:
-    """Returns all devices of the platform of a mesh."""
-    return jax.devices(mesh.devices.flat[0].platform)
+    return [*dict.fromkeys(each for each in found if process_arrays.has_all_devices(each))]

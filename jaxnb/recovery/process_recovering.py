@@ -13,7 +13,7 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from jaxnb.labels import processes_label
 from jaxnb.lockstep.process_ask_conductor import Lockstep
 from jaxnb.recovery import files, hooks, process_variables
 from jaxnb.recovery.messages import (
-    Attempt,
     CalledHooks,
     Measured,
     Meter,
@@ -78,26 +77,22 @@ class Reader:
         Raises:
             pickle.PicklingError: It does not come, its computation failed, or parts of it are lost.
         """
-        reason = self._why_not_there(array)
+        reason = ""
+        try:
+            if array.is_ready() or self._comes(array):
+                array.block_until_ready()
+            else:
+                reason = "its computation had not ended"
+        except Exception as error:  # the computation's
+            reason = f"its computation {_said(error)}"
         whole = _from_replicas(array) if reason else None
         if reason and whole is None:
             raise pickle.PicklingError(reason)
-        if self.dead and _loses_shards(array, self.dead):
+        if self.dead and (lost := _why_lost(array, self.dead)):
             indices = (each.index for each in array.addressable_shards)
             parts = map(np.asarray, whole or device_arrays(array))
-            raise PartLostError(
-                _gone_text(array, self.dead), tuple(zip(indices, parts, strict=True))
-            )
+            raise PartLostError(lost, tuple(zip(indices, parts, strict=True)))
         return whole
-
-    def _why_not_there(self, array: Any) -> str:
-        if not (array.is_ready() or self._comes(array)):
-            return "its computation had not ended"
-        try:
-            array.block_until_ready()
-        except Exception as error:  # the computation's
-            return f"its computation {_said(error)}"
-        return ""
 
     def _comes(self, array: Any) -> bool:
         """Waits for an array as long as something is computed; on a GPU nothing tells of that."""
@@ -166,24 +161,21 @@ def _said(error: Exception) -> str:
     return f"failed: {said}"
 
 
-def _loses_shards(array: jax.Array, dead: frozenset[int]) -> bool:
-    """Whether dead processes had shards of an array that nobody else has."""
+def _why_lost(array: jax.Array, dead: frozenset[int]) -> str:
+    """Returns who has died that had shards of an array nobody else has; empty if nobody has."""
     sharding: Any = array.sharding
     if not is_known(sharding) or sharding.is_fully_addressable:
-        return False
+        return ""
     found = shards_of(sharding, tuple(array.shape))
     gone = [shard for shard in found if shard.process_index in dead]
-    if unreduced_axes(sharding):  # each device has a summand of its own
-        return bool(gone)
     held = {shard.index for shard in found if shard.process_index not in dead}
-    return any(each.index not in held and all(b > a for a, b in each.index) for each in gone)
-
-
-def _gone_text(array: jax.Array, dead: Collection[int]) -> str:
-    shards = shards_of(array.sharding, tuple(array.shape))
-    gone = {shard.process_index for shard in shards} & set(dead)
-    have = "has" if len(gone) == 1 else "have"
-    return f"{processes_label(gone)} {have} died, and nobody else had a replica of the shards there"
+    if unreduced_axes(sharding):  # each device has a summand of its own
+        held.clear()
+    if all(each.index in held or any(b <= a for a, b in each.index) for each in gone):
+        return ""
+    who = {shard.process_index for shard in gone}
+    have = "has" if len(who) == 1 else "have"
+    return f"{processes_label(who)} {have} died, and nobody else had a replica of the shards there"
 
 
 COMPUTES = 0.1
@@ -201,10 +193,10 @@ class _Packing:
 
     Args:
         shell: The kernel's.
-        attempt: This attempt.
+        attempt: See :func:`packed`.
     """
 
-    def __init__(self, shell: Any, attempt: Attempt) -> None:
+    def __init__(self, shell: Any, attempt: dict[str, Any]) -> None:
         self.attempt, self._shell = attempt, shell
         self._values: process_variables.Values | None = None
         self._packed: PackedState | None = None
@@ -228,12 +220,12 @@ class _Packing:
         """Begins to write, at the first call; tells of the file once it is there."""
         if not self._is_writing:
             self._is_writing = True
-            self._in_thread(lambda: self._write(path), self._steps)
+            self._in_thread(lambda: self._write(self._packed, path), self._steps)
         return Refused(self._failed) if self._failed else self._written
 
     def _begin(self, steps: Steps) -> None:
-        self._steps = steps
-        self._pace = _Pace(time.monotonic())
+        self._steps, self._count, self._counted_at = steps, -1, time.monotonic()
+        self._meter = Meter(COMPUTES, self._counted_at, 0.0)
         self._thread = self._in_thread(lambda: self._pack(steps), steps)
 
     def _in_thread(self, what: Callable[[], None], steps: Steps) -> threading.Thread:
@@ -251,59 +243,32 @@ class _Packing:
     def _pack(self, steps: Steps) -> None:
         if self._values is None:
             self._values = process_variables.to_carry(self._shell)
-        reader = Reader(frozenset(self.attempt.dead), self.attempt.is_given_up)
+        reader = Reader(frozenset(self.attempt["dead"]), self.attempt["is_given_up"])
         packed = pack(self._values.values, reader, steps)
         if steps is self._steps:
             self._packed = packed
 
-    def _write(self, path: Path) -> None:
-        assert self._packed is not None
-        self._written = self._packed.write(path)
+    def _write(self, packed: Any, path: Path) -> None:
+        self._written = packed.write(path)
 
     def _leave_out_what_waits(self) -> None:
-        steps, values = self._steps, self._values
+        steps, values, now = self._steps, self._values, time.monotonic()
         asked, name = steps.asked, steps.name  # the thread goes on meanwhile
-        assert self._thread.native_id is not None  # it was started
-        waited = seconds_without_processor(os.getpid(), [self._thread.native_id])
-        cpu_seconds = _cpu_seconds(self._thread) + waited
-        reason = self._pace.standstill(
-            time.monotonic(), steps.count, cpu_seconds, reads=steps.reads, asks=_asks(self._thread)
-        )
-        if reason and values is not None and name in values.values:
-            value = asked if asked is not None else values.values[name]
-            self._begin(Steps(gone=[*steps.gone, (value, name, reason)]))
-
-
-class _Pace:
-    """Tells whether a packing still comes forward."""
-
-    def __init__(self, now: float) -> None:
-        self._count, self._counted_at = -1, now
-        self._meter = Meter(COMPUTES, now, 0.0)
-
-    def standstill(
-        self, now: float, count: int, cpu_seconds: float, *, reads: bool, asks: bool
-    ) -> str:
-        """Returns why it does not any more; empty if it does.
-
-        Args:
-            now: The time.
-            count: How many objects have been packed.
-            cpu_seconds: What the thread that packs has computed.
-            reads: Whether it reads an array.
-            asks: Whether what it packs computes over several processes, of which others may pack
-                more slowly.
-        """
-        if count != self._count or reads:
-            self._count, self._counted_at = count, now
+        cpu_seconds = _wanted_seconds_of(self._thread)
+        if steps.count != self._count or steps.reads:
+            self._count, self._counted_at = steps.count, now
             self._meter.note(now, cpu_seconds)
-        if asks:
+        if _asks(self._thread):  # of the others some may pack more slowly
             self._meter.note(now, cpu_seconds)
         if self._meter.idle_seconds(now, cpu_seconds) > STUCK_SECONDS:
-            return "pickling it does not end: its own code is waiting"
-        if now - self._counted_at > SPIN_SECONDS:
-            return "to pickle it takes too long"
-        return ""
+            reason = "pickling it does not end: its own code is waiting"
+        elif now - self._counted_at > SPIN_SECONDS:
+            reason = "to pickle it takes too long"
+        else:
+            return
+        if values is not None and name in values.values:
+            value = asked if asked is not None else values.values[name]
+            self._begin(Steps(gone=[*steps.gone, (value, name, reason)]))
 
 
 def _asks(thread: threading.Thread) -> bool:
@@ -314,13 +279,14 @@ def _asks(thread: threading.Thread) -> bool:
     return frame is not None
 
 
-def _cpu_seconds(thread: threading.Thread) -> float:
-    """Returns what a thread has computed; it may have ended."""
-    try:
-        assert thread.ident is not None
-        return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
-    except OSError:
-        return 0.0
+def _wanted_seconds_of(thread: threading.Thread) -> float:
+    """Returns how long a thread has computed, or was ready to; it may have ended."""
+    assert thread.ident is not None  # it was started
+    assert thread.native_id is not None
+    waited = seconds_without_processor(os.getpid(), [thread.native_id])
+    with contextlib.suppress(OSError):
+        return waited + time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+    return waited
 
 
 _packing: _Packing | None = None
@@ -331,15 +297,15 @@ def packed(process: ThisProcess, **attempt: Any) -> Measured | Refused | None:
 
     Args:
         process: This process.
-        attempt: The fields of the :class:`Attempt`.
+        attempt: ``name`` tells it from others; of the processes in ``dead`` the parts of arrays
+            are gone; with ``is_given_up`` the user has given up on what is still computed.
 
     Returns:
         None as long as it packs.
     """
     global _packing
-    asked = Attempt(**attempt)
-    if _packing is None or _packing.attempt != asked:
-        _packing = _Packing(process.shell, asked)
+    if _packing is None or _packing.attempt != attempt:
+        _packing = _Packing(process.shell, attempt)
     return _packing.told()
 
 

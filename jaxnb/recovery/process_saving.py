@@ -134,16 +134,16 @@ def _possession(name: str, value: Any) -> Possession:
         is_common=name in process_variables.COMMON_PARTS
         or _is_code(value)
         or ((listing.is_common or bool(packed.lost)) and _has_nothing_of_its_own(value)),
-        arrays=tuple(array.path or name for array in packed.arrays),
-        origins=tuple(array.origin for array in packed.arrays),
+        arrays=tuple(array.path or name for array in packed.contents.arrays),
+        origins=tuple(array.origin for array in packed.contents.arrays),
         lost=tuple(part.path for part in packed.lost),
         is_drawn=type(value).__module__.startswith("matplotlib."),
     )
 
 
 def _digest(packed: PackedState) -> bytes:
-    total = hashlib.blake2b(canonical_digest(packed.pickle), digest_size=16)
-    for buffer in packed.buffers:
+    total = hashlib.blake2b(canonical_digest(packed.contents.pickle), digest_size=16)
+    for buffer in packed.contents.buffers:
         total.update(buffer.data)
     return total.digest()
 

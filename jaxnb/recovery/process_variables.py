@@ -21,7 +21,7 @@ from jaxnb.arrays.lost import MAKE_AGAIN, LostValue
 from jaxnb.arrays.process_held import HELD, LARGE_VALUES
 from jaxnb.arrays.process_names import is_of_user, parts_of
 from jaxnb.recovery import hooks
-from jaxnb.recovery.messages import LostPart
+from jaxnb.recovery.messages import Lost
 from jaxnb.recovery.process_arrays import is_array
 from jaxnb.recovery.process_classes import set_sources_of_cells, sources_of_cells
 from jaxnb.recovery.process_losses import reason_of
@@ -56,26 +56,6 @@ def values_of_modules() -> dict[str, Any]:
         for attribute, value in vars(module).items()
         if not attribute.startswith("__") and is_data(value)
     }
-
-
-def bind_path(path: str, value: Any) -> None:
-    """Gives a module a value.
-
-    Args:
-        path: From :func:`values_of_modules`.
-        value: The value.
-
-    Raises:
-        Exception: What the import of the module raises.
-    """
-    name, _, attribute = path.rpartition(".")
-    setattr(importlib.import_module(name), attribute, value)
-
-
-def has(path: str) -> bool:
-    """Whether a module has such a value when it has just been imported."""
-    name, _, attribute = path.rpartition(".")
-    return hasattr(importlib.import_module(name), attribute)
 
 
 def is_data(value: Any) -> bool:
@@ -266,15 +246,15 @@ def variables_of(shell: Any) -> dict[str, Any]:
     return {name: value for name, value in names.items() if not _is_of_shell(shell, name, value)}
 
 
-def not_carried(shell: Any) -> tuple[LostPart, ...]:
+def not_carried(shell: Any) -> tuple[Lost, ...]:
     """Returns what nobody carries: IPython's extensions, and what is bound to no text."""
     loaded = sorted(shell.extension_manager.loaded - {"IPython.extensions.storemagic"})
     names = [each.removeprefix("IPython.extensions.") for each in loaded]
     again = "not loaded in new processes: type `%spmd %load_ext {}`"
     return (
-        *(LostPart(name, "extension", again.format(name)) for name in names),
+        *(Lost(name, "extension", (), again.format(name)) for name in names),
         *(
-            LostPart(f"globals()[…] ({type(k).__name__})", type(v).__qualname__, "it has no name")
+            Lost(f"globals()[…] ({type(k).__name__})", type(v).__qualname__, (), "it has no name")
             for k, v in [*shell.user_ns.items()]
             if not isinstance(k, str)
         ),
@@ -388,26 +368,24 @@ def bind_lost(
     process.shell.push(lost)
 
 
-def bind_in_modules(variables: Mapping[str, Any], names: Sequence[str] = ()) -> list[LostPart]:
+def bind_in_modules(variables: Mapping[str, Any], names: Sequence[str] = ()) -> list[Lost]:
     """Gives modules of the user's the values that they had; returns what they cannot have."""
-    lost: list[LostPart] = []
+    lost: list[Lost] = []
     for path, value in variables.items():
-        if path not in _ALL and not path.isidentifier() and (not names or path in names):
-            lost += _bound_in_module(path, value)
+        if path in _ALL or path.isidentifier() or (names and path not in names):
+            continue
+        name, _, attribute = path.rpartition(".")
+        try:
+            module = importlib.import_module(name)
+            # What the import has just made is better than nothing.
+            if not (issubclass(type(value), LostValue) and hasattr(module, attribute)):
+                setattr(module, attribute, value)
+        except Exception as error:  # what the user's module raises
+            lost.append(Lost(path, type(value).__qualname__, (), reason_of(error)))
     return lost
 
 
-def _bound_in_module(path: str, value: Any) -> list[LostPart]:
-    try:
-        # What the import has made anew is better than nothing.
-        if not (issubclass(type(value), LostValue) and has(path)):
-            bind_path(path, value)
-    except Exception as error:  # what the user's module raises
-        return [LostPart(path, type(value).__qualname__, reason_of(error))]
-    return []
-
-
-def own_losses(lost: Iterable[LostPart]) -> tuple[LostPart, ...]:
+def own_losses(lost: Iterable[Lost]) -> tuple[Lost, ...]:
     """Returns the losses that are to be told: of variables, not of what was kept for the session.
 
     The values of earlier cells (``Out[3]``) are told too: a cell can use them.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from jaxnb.display.card import Card
 from jaxnb.errors import JaxnbError, RecoveryInterrupted, UsageError
@@ -23,7 +23,6 @@ from jaxnb.model.group import GroupInfo, SentinelFault
 from jaxnb.recovery.files import MANIFEST, arrays_in, scratch_folder
 from jaxnb.recovery.fit_to_size import Facts, MisfitError, lost_here, require_all_fit, resized_notes
 from jaxnb.recovery.messages import (
-    Attempt,
     CalledHooks,
     Lost,
     Measured,
@@ -32,8 +31,10 @@ from jaxnb.recovery.messages import (
     StateFile,
     losses,
 )
-from jaxnb.recovery.saving import PACK_SECONDS, Asked, Saver, Told, common, differing
+from jaxnb.recovery.saving import PACK_SECONDS, Saver, Told, common, differing
+from jaxnb.wire.asking import Channel
 from jaxnb.wire.messages import Exchange
+from jaxnb.wire.sentinels import Sentinels
 
 
 def recovered_card(group: GroupInfo, recovered: Recovered) -> Card:
@@ -60,10 +61,7 @@ def recovered_text(
     """
     gone = {each.path for each in recovered.lost}
     rest = [each for each in differences if each.place not in gone]
-    told = [str(recovered)]
-    if rest:
-        told.append(capitalized(tell(rest)))
-    return " ".join(told)
+    return f"{recovered} {capitalized(tell(rest))}" if rest else str(recovered)
 
 
 PAUSE_SECONDS = 0.02
@@ -77,18 +75,6 @@ HEALTHY_SECONDS = 60.0
 """One that had answered is waited for so long: then nothing is done, and nobody is ended."""
 
 _PROCESS = "jaxnb.recovery.process_recovering"
-
-
-class Called(Protocol):
-    """The sentinels of processes, which answer whatever the main threads are doing."""
-
-    def ask(self, processes: Collection[int], function: str, /, **data: Any) -> dict[int, Any]:
-        """Calls a function in them; returns the answers that come in time, and no faults."""
-
-    def ask_all(
-        self, processes: Iterable[int], function: str, /, *, seconds: float | None, **data: Any
-    ) -> dict[int, Any]:
-        """Does what :meth:`ask` does; one that fails gives its :class:`SentinelFault`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +112,7 @@ class Carrier:
 
     def __init__(
         self,
-        sentinels: Called,
+        sentinels: Sentinels,
         pids: Mapping[int, int],
         dead: Callable[[], Collection[int]],
         interrupted: threading.Event,
@@ -159,8 +145,9 @@ class Carrier:
         given_up: dict[int, str] = {}
         while True:
             living = self._pids.keys() - gone
-            attempt = Attempt(uuid.uuid4().hex, sorted(gone), self._is_given_up)
-            answers = self._until_all(living, "packed", asdict(attempt), given_up)
+            attempt: dict[str, Any] = {"name": uuid.uuid4().hex, "dead": sorted(gone)}
+            attempt["is_given_up"] = self._is_given_up
+            answers = self._until_all(living, "packed", attempt, given_up)
             now_gone = set(self._dead()) | given_up.keys()
             if now_gone <= gone:
                 return Packed(answers, given_up)
@@ -217,7 +204,10 @@ class Carrier:
                     )
                 if answer is not None:
                     found[index] = answer
-            given_up |= self._too_silent(left, answers)
+            for index in answers:
+                self._silent_since.pop(index, None)
+            silent = {i: self._why_given_up(i) for i in left - answers.keys()}
+            given_up |= {i: why for i, why in silent.items() if why}
             if self._interrupted.is_set():
                 raise KeyboardInterrupt(
                     "Interrupted while the variables were packed. Nothing has changed. Try again, "
@@ -227,20 +217,21 @@ class Carrier:
                 Exchange().get(PAUSE_SECONDS)
         return found
 
-    def _too_silent(self, asked: Collection[int], answers: Collection[int]) -> dict[int, str]:
-        """Returns who of those that were asked is given up, and why."""
-        for index in answers:
-            self._silent_since.pop(index, None)
-        silent = {i: self._why_given_up(i) for i in asked if i not in answers}
-        return {i: why for i, why in silent.items() if why}
-
     def _why_given_up(self, index: int) -> str:
+        """Returns why a silent process is given up; empty if it is waited for."""
         now, stopped = time.monotonic(), is_stopped(self._pids[index])
         since = self._silent_since.setdefault(index, now)
-        if (index, stopped) not in self._told:
-            self._told.add((index, stopped))
-            self._tell_silent(index, is_stopped=stopped)
+        is_first = (index, stopped) not in self._told
+        self._told.add((index, stopped))
         if index in self._healthy:
+            if is_first:
+                why = "pickling an object may keep Python from running"
+                why = f"it is stopped (`kill -CONT {self._pids[index]}`)" if stopped else why
+                self._notice(
+                    f"process {index} does not answer while it packs its variables: {why}. It is "
+                    "waited for. Interrupt ends the wait and changes nothing; if it does not "
+                    "answer then, `%spmd_recover` ends it by force, and it loses its variables."
+                )
             if now - since > HEALTHY_SECONDS:
                 raise JaxnbError(
                     f"Process {index} has not answered for {HEALTHY_SECONDS:g} s while it packed "
@@ -250,42 +241,18 @@ class Carrier:
             return ""
         if stopped:  # nobody knows how long that lasts
             return "was stopped"
-        return "did not answer" if now - since > SILENT_SECONDS else ""
-
-    def _tell_silent(self, index: int, *, is_stopped: bool) -> None:
-        if index in self._healthy:
-            self._notice(
-                f"process {index} does not answer while it packs its variables: "
-                + (
-                    f"it is stopped (`kill -CONT {self._pids[index]}`)"
-                    if is_stopped
-                    else "pickling an object may keep Python from running"
-                )
-                + ". It is waited for. Interrupt ends the wait and changes nothing; if it does "
-                "not answer then, `%spmd_recover` ends it by force, and it loses its variables."
-            )
-        elif not is_stopped:
+        if is_first:
             self._notice(
                 f"process {index} does not answer; it is ended by force unless it answers in "
                 f"{SILENT_SECONDS:g} s. Interrupt ends the wait and changes nothing."
             )
+        return "did not answer" if now - since > SILENT_SECONDS else ""
 
 
 Progress = Callable[[str, str], None]
 
 _NO_NAME = ("np.random.get_state()", "random.getstate()")
 """Not reported as missing: they differ between processes unless the user seeds them alike."""
-
-
-class _Carried(NamedTuple):
-    """What goes over to the new group: files, and what there is to say of them."""
-
-    folder: Path
-    packed: Packed
-    files: Mapping[int, StateFile]
-    told: Told
-    before: Facts
-    differing: list[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +275,7 @@ class Recovery:
     """
 
     carrier: Carrier
-    channel: Callable[[threading.Event], Asked]
+    channel: Callable[[threading.Event], Channel]
     group: Callable[[], GroupInfo]
     replace_all: Callable[[], None]
     progress: Progress
@@ -338,12 +305,13 @@ class Recovery:
                 saver = Saver(self.channel(self.interrupted), self.group())
                 told = saver.write_manifest(folder, packed.processes, files)
                 self._require_fit(folder, files)
-                carried = _Carried(folder, packed, files, told, saver.facts, apart)
             self.replace_all()
             was_interrupted = self.interrupted.is_set()
             self.interrupted.clear()
             try:
-                found = self._in_new_group(carried, unended, started)
+                found = self._in_new_group(
+                    folder, packed, files, told, saver.facts, apart, unended, started
+                )
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(
                     "Interrupted while the new processes took the variables over: using one that "
@@ -395,9 +363,16 @@ class Recovery:
             raise
 
     def _in_new_group(
-        self, carried: _Carried, unended: Collection[int], started: float
+        self,
+        folder: Path,
+        packed: Packed,
+        files: Mapping[int, StateFile],
+        told: Told,
+        before: Facts,
+        apart: list[str] | None,
+        unended: Collection[int],
+        started: float,
     ) -> Recovered:
-        folder, packed, files, told, before, apart = carried
         channel = self.channel(self.interrupted)
         died = tuple(i for i in range(before.num_processes) if i not in files)
         self.progress("unpacking", format_bytes(packed.nbytes))
@@ -452,7 +427,7 @@ def wait_for_cells(
     return set()
 
 
-def _call_hooks(channel: Asked) -> tuple[tuple[str, ...], dict[int, str]]:
+def _call_hooks(channel: Channel) -> tuple[tuple[str, ...], dict[int, str]]:
     """Has all call what :func:`jaxnb.on_recover` was given; returns what it raised and printed."""
     requests = dict.fromkeys(
         range(channel.num_processes), CallRequest(f"{_PROCESS}.call_hooks", {})

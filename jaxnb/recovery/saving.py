@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from jaxnb.errors import JaxnbError, ProcessDiedError, UsageError
 from jaxnb.labels import capitalized, paths_label, processes_label
@@ -26,8 +26,7 @@ from jaxnb.recovery.files import (
     require_room,
     target_of,
 )
-from jaxnb.recovery.fit_to_size import Facts, lost_here, resized_notes
-from jaxnb.recovery.fit_to_size import require_readable as require_fit
+from jaxnb.recovery.fit_to_size import Facts, lost_here, require_readable, resized_notes
 from jaxnb.recovery.messages import (
     Lost,
     Measured,
@@ -39,6 +38,7 @@ from jaxnb.recovery.messages import (
     Taken,
     losses,
 )
+from jaxnb.wire.asking import Channel
 
 FORMAT = 2
 
@@ -47,23 +47,6 @@ PACK_SECONDS = 3600.0
 
 _PROCESS = "jaxnb.recovery.process_saving"
 _SURVEY = CallRequest(f"{_PROCESS}.survey", {})
-
-
-class Asked(Protocol):
-    """What processes are asked through: a :class:`~jaxnb.wire.asking.Channel`."""
-
-    num_processes: int
-
-    def ask_together(
-        self, requests: Mapping[int, Any], nbytes: int = 0, seconds: float | None = None
-    ) -> dict[int, Any]:
-        """Asks them; code of the user's may compute."""
-
-    def require(self, answers: Mapping[int, Any], doing: str, then: str = ...) -> None:
-        """Raises what kept one from answering."""
-
-    def tell(self, requests: Mapping[int, Any]) -> None:
-        """Tells them something, and waits for no answer."""
 
 
 class Told(NamedTuple):
@@ -80,6 +63,16 @@ class Told(NamedTuple):
     only: Mapping[str, Sequence[int]]
 
 
+@contextmanager
+def _noted(state: str) -> Iterator[None]:
+    """Notes what state things are in with what ends the block from outside."""
+    try:
+        yield
+    except (ProcessDiedError, KeyboardInterrupt) as error:
+        error.add_note(state)
+        raise
+
+
 class Saver:
     """Saves and loads the variables of one group.
 
@@ -92,7 +85,7 @@ class Saver:
         num_processes: Its size.
     """
 
-    def __init__(self, channel: Asked, group: GroupInfo) -> None:
+    def __init__(self, channel: Channel, group: GroupInfo) -> None:
         self._channel, self.facts = channel, Facts.of(group)
         self.num_processes = channel.num_processes
 
@@ -115,26 +108,27 @@ class Saver:
         try:
             with _noted(unchanged):
                 measured = self._all("measure", "packed", names=tuple(names))
-            _require_names({i: answer.missing for i, answer in measured.items()})
-            nbytes = sum(answer.nbytes for answer in measured.values())
-            require_room(target.parent, nbytes)
-            partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-            try:
-                with _noted(unchanged):
+                _require_names({i: answer.missing for i, answer in measured.items()})
+                nbytes = sum(answer.nbytes for answer in measured.values())
+                require_room(target.parent, nbytes)
+                partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+                try:
                     written = self._all("write", "saved", nbytes, folder=str(partial))
                     _require_done(written, "Nothing was saved")
                     told = self.write_manifest(partial, measured, written)
-            except BaseException:
-                shutil.rmtree(partial, ignore_errors=True)
-                raise
+                except BaseException:
+                    shutil.rmtree(partial, ignore_errors=True)
+                    raise
             put_in_place(partial, target)
         finally:
-            self._channel.tell(self._requests("drop"))
+            drop = CallRequest(f"{_PROCESS}.drop", {})
+            self._channel.tell(dict.fromkeys(range(self.num_processes), drop))
         size = sum(file.nbytes for file in written.values())
         seconds = time.perf_counter() - started
         notes = _only_notes(told.only, told.variables)
         return SavedState(str(target), tuple(told.variables), size, told.lost, seconds, notes)
 
+    @_noted("Variables may have been bound on some processes.")
     def load(self, folder: str, names: Sequence[str]) -> SavedState:
         """Binds saved variables on all processes; other variables stay.
 
@@ -150,14 +144,11 @@ class Saver:
             JaxnbError: A file is not as it was written, or a process gave no answer; nothing was
                 loaded.
         """
-        with _noted("Variables may have been bound on some processes."):
-            return self._load(Path(folder).expanduser().absolute(), names)
-
-    def _load(self, path: Path, names: Sequence[str]) -> SavedState:
         started = time.perf_counter()
+        path = Path(folder).expanduser().absolute()
         manifest = _read_manifest(path)
         saved_by = Facts(**manifest["group"])
-        notes = require_fit(path, saved_by, self.facts)
+        notes = require_readable(path, saved_by, self.facts)
         _require_known(path, names, manifest)
         found = _files_of(manifest, saved_by.num_processes)
         for file in found.values():
@@ -245,22 +236,19 @@ class Saver:
         asked = {i: {"source": source, "maps": maps} for i, source in sources.items()}
         return self._each("load", "loaded", asked, *then)
 
-    def _requests(self, function: str, **arguments: Any) -> dict[int, CallRequest]:
-        everyone = range(self._channel.num_processes)
-        return dict.fromkeys(everyone, CallRequest(f"{_PROCESS}.{function}", arguments))
-
     def _all(self, function: str, done: str, nbytes: int = 0, **arguments: Any) -> dict[int, Any]:
-        return self._asked(self._requests(function, **arguments), done, nbytes)
+        everyone = dict.fromkeys(range(self.num_processes), arguments)
+        return self._each(function, done, everyone, nbytes=nbytes)
 
     def _each(
-        self, function: str, done: str, arguments: Mapping[int, dict[str, Any]], *then: str
+        self,
+        function: str,
+        done: str,
+        arguments: Mapping[int, dict[str, Any]],
+        *then: str,
+        nbytes: int = 0,
     ) -> dict[int, Any]:
         requests = {i: CallRequest(f"{_PROCESS}.{function}", each) for i, each in arguments.items()}
-        return self._asked(requests, done, 0, *then)
-
-    def _asked(
-        self, requests: Mapping[int, Any], done: str, nbytes: int, *then: str
-    ) -> dict[int, Any]:
         answers = self._channel.ask_together(requests, nbytes, PACK_SECONDS)
         self._channel.require(answers, f"variables were {done}", *then)
         return answers
@@ -289,16 +277,6 @@ class Saver:
             file.flush()
             os.fsync(file.fileno())
         return Told(variables, lost, only)
-
-
-@contextmanager
-def _noted(state: str) -> Iterator[None]:
-    """Notes what state things are in with what ends the block from outside."""
-    try:
-        yield
-    except (ProcessDiedError, KeyboardInterrupt) as error:
-        error.add_note(state)
-        raise
 
 
 def _only_on(variables: Mapping[int, Mapping[str, str]]) -> dict[str, list[int]]:
@@ -393,7 +371,7 @@ def _lost(plain: Mapping[str, Any]) -> Lost:
     return Lost(**{**plain, **tuples})
 
 
-def common(channel: Asked, living: Collection[int]) -> tuple[tuple[str, ...], dict[str, str]]:
+def common(channel: Channel, living: Collection[int]) -> tuple[tuple[str, ...], dict[str, str]]:
     """Returns the names that processes hold equal, and the others with what keeps them from it.
 
     Args:
@@ -412,7 +390,7 @@ def common(channel: Asked, living: Collection[int]) -> tuple[tuple[str, ...], di
     return tuple(name for name in found[min(living)] if name not in missing), missing
 
 
-def differing(channel: Asked) -> list[str] | None:
+def differing(channel: Channel) -> list[str] | None:
     """Returns the variables that differ by process; None if one does not tell."""
     asked = dict.fromkeys(range(channel.num_processes), _SURVEY)
     found = channel.ask_together(asked, 0, PACK_SECONDS)

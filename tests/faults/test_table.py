@@ -230,10 +230,10 @@ def what_the_user_types(row: Row, stage: Stage) -> None:
         stage.session.restart()
     elif row.then == "recover":
         recovered = stage.session.recover()
-        names = {"state", "r", "total", "mesh"} | ({"plain"} if PROCESSES > 2 else set())
+        names = {"r", "total", "mesh"} | ({"plain", "state"} if PROCESSES > 2 else set())
         if row.is_rescued:
             assert (recovered.died, recovered.unended) == ((), (row.index,))
-            assert names | {"x", "long", "mine"} <= set(recovered.kept)
+            assert names | {"state", "x", "long", "mine"} <= set(recovered.kept)
             return
         assert recovered.died == (row.index,)
         assert without_replica(recovered) == {"x", "long"}

@@ -41,6 +41,7 @@ LESS_PATIENCE = "import jaxnb.recovery.process_recovering as of; of.SPIN_SECONDS
 
 HOST = """
 n, plain = jax.device_count(), 41
+state = {"r": [r], "plain": plain}
 def make(size, spec, start=0):
     whole = np.arange(float(start), float(start) + size, dtype=np.float32)
     return jax.make_array_from_callback((size,), NamedSharding(mesh, spec), lambda i: whole[i])
