@@ -58,11 +58,11 @@ def request_for(
     """Returns what asks a process for a step of a pull or push.
 
     Args:
-        function: Its name in :mod:`jaxnb.arrays.process_moving`.
+        function: ``"pulls.NAME"`` or ``"pushes.NAME"``, of the modules ``jaxnb.arrays.process_…``.
         is_interruptible: It runs code of the user's, or waits for computations.
         arguments: Its arguments.
     """
-    return CallRequest(f"jaxnb.arrays.process_moving.{function}", arguments, is_interruptible)
+    return CallRequest(f"jaxnb.arrays.process_{function}", arguments, is_interruptible)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +312,7 @@ def _read_chunks(
     queues = _by_process(moves)
     requests = {
         index: (
-            request_for("read", **_room(p), start=p.offset, stop=p.offset + p.box.nbytes)
+            request_for("pulls.read", **_room(p), start=p.offset, stop=p.offset + p.box.nbytes)
             for p in pieces
         )
         for index, pieces in queues.items()
@@ -332,7 +332,10 @@ def _write_chunks(
     """Writes by messages: each process a few ahead."""
     queues = _by_process(moves)
     requests = {
-        index: (request_for("write", **_room(p), start=p.offset, data=_payload(p)) for p in pieces)
+        index: (
+            request_for("pushes.write", **_room(p), start=p.offset, data=_payload(p))
+            for p in pieces
+        )
         for index, pieces in queues.items()
     }
     expected = {index: iter(pieces) for index, pieces in queues.items()}

@@ -144,7 +144,7 @@ class Puller:
         with self._group.channel() as channel:
             self._require_generation(key.generation, name)
             answer = channel.ask_together(
-                {index: request_for("pack", request=request)}, nbytes=1 << 30
+                {index: request_for("pulls.pack", request=request)}, nbytes=1 << 30
             )[index]
             if isinstance(answer, Unanswered):
                 raise JaxnbError(f"{name} could not be fetched: the process {answer.reason}.")
@@ -156,7 +156,7 @@ class Puller:
                     lambda k: gather(k, answer.arrays[k]) if gather else answer.arrays[k],
                 )
             finally:
-                channel.tell({index: request_for("release", transfer=request.transfer)})
+                channel.tell({index: request_for("pushes.release", transfer=request.transfer)})
 
     def gather(
         self, request_id: str, key: CellKey, processes: Sequence[int], index: int, info: ArrayInfo
@@ -179,12 +179,12 @@ class Puller:
             asked = list(ranks)
         transfer = uuid.uuid4().hex
         asked_for = PackRequest(transfer=transfer, path=path.text, eager_bytes=EAGER_BYTES)
-        request = request_for("pack", request=asked_for)
+        request = request_for("pulls.pack", request=asked_for)
         try:
             answers = channel.ask_together(dict.fromkeys(asked, request), nbytes=1 << 30)
             self._require_packed(channel, path, answers)
         except BaseException:
-            channel.tell(dict.fromkeys(asked, request_for("release", transfer=transfer)))
+            channel.tell(dict.fromkeys(asked, request_for("pushes.release", transfer=transfer)))
             raise
         return answers
 
@@ -212,7 +212,7 @@ class Puller:
         finally:
             channel.tell(
                 {
-                    i: request_for("release", transfer=a.transfer)
+                    i: request_for("pushes.release", transfer=a.transfer)
                     for i, a in packed.items()
                     if a.buffers
                 }
@@ -250,7 +250,7 @@ class Puller:
             arrays.append(GatheredArray(info, key, self, region))
             # At once: what is unpickled around it may use it.
             if small is not None:
-                fill_small(arrays[-1], small, is_sliced=bool(first.subscripts))
+                fill_small(arrays[-1], small)
             return arrays[-1]
 
         return self._read_value(channel, first, f"`{path.text}`", array)
@@ -318,7 +318,7 @@ class Puller:
             targets = [plan.allocate() for plan in plans]
             self._mover.read(channel, moves_of(transfer, plans, targets, answers), name)
         finally:
-            channel.tell(dict.fromkeys(requests, request_for("release", transfer=transfer)))
+            channel.tell(dict.fromkeys(requests, request_for("pushes.release", transfer=transfer)))
         return [plan.finish(target) for plan, target in zip(plans, targets, strict=True)]
 
     def _require_generation(self, generation: int, whose: str) -> None:

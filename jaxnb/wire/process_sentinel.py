@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jaxnb.arrays.process_held import Exposures
-    from jaxnb.arrays.process_pushes import Pushes
+    from jaxnb.arrays.process_pushes import Push
     from jaxnb.lockstep.process_recorder import Recorder
     from jaxnb.model.arrays import PackRequest
     from jaxnb.profile.process_stats import Statistics
@@ -39,7 +39,7 @@ class ThisProcess:
         recorder: Knows what it has dispatched.
         statistics: Takes its statistics; for the sentinel's thread alone.
         exposures: Keeps the bytes of the pulls and pushes that it takes part in.
-        pushes: Those pushes.
+        pushes: Those pushes, by transfer.
         large_value: Returns the value of a cell that was too large to travel with its result.
     """
 
@@ -48,7 +48,7 @@ class ThisProcess:
     recorder: Recorder
     statistics: Statistics
     exposures: Exposures
-    pushes: Pushes
+    pushes: dict[str, Push]
     large_value: Callable[[PackRequest], Any]
 
 
