@@ -104,8 +104,7 @@ def _pairs(path: str, value: Any, spec: Any) -> Iterator[tuple[str, Any, blocks.
         for key, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
             yield path + jax.tree_util.keystr(key), leaf, spec or ()
         return
-    children = one_level(value)
-    if len(children) == 1 and children[0][1] is value:
+    if (children := one_level(value)) is None:
         raise UsageError(
             f"`{path}` is a single value and has no parts, so it takes one spec, not specs for "
             "parts. Nothing was moved. Values with specs of their own must be pushed one at a "
