@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -131,15 +131,12 @@ class Sentinel:
                 identities, frames = self._session.feed_identities(parts)
                 message = self._session.deserialize(frames)
                 self._note_once(message["header"]["msg_id"], float(message["content"]["sent"]))
-                self._check_token(message["content"]["token"])
+                if message["content"]["token"] != self.address.token:
+                    raise PermissionError  # a message to another process, said again
             except Exception:  # whatever came, it was not the notebook's; the next may be
                 self.dropped += 1
                 continue
             self._send(identities, message, self._answer(message["content"]))
-
-    def _check_token(self, token: str) -> None:
-        if token != self.address.token:  # a message to another process, said again
-            raise PermissionError
 
     def _answer(self, content: Mapping[str, Any]) -> list[Any]:
         """Returns the frames of an answer; what fails here must not pass for silence."""
