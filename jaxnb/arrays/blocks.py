@@ -49,10 +49,9 @@ def normalize(spec: Any) -> Spec:
     if spec is None or isinstance(spec, str):
         return () if spec is None else (spec,)
     try:
-        entries = tuple(spec)
+        return tuple(_entry(entry, spec) for entry in spec)
     except (TypeError, ValueError):  # JAX's own do not iterate with unreduced axes
         _refuse(spec)
-    return tuple(_entry(entry, spec) for entry in entries)
 
 
 def parse(text: str) -> Any:
@@ -91,13 +90,6 @@ def _entry(entry: Any, spec: Any) -> _Entry:
         _refuse(spec)
     names = tuple(entry)
     return names if len(names) > 1 else (names[0] if names else None)
-
-
-def _names(entry: _Entry) -> tuple[str, ...]:
-    """The axes that an entry names."""
-    if entry is None:
-        return ()
-    return (entry,) if isinstance(entry, str) else entry
 
 
 def _read(node: ast.expr) -> Any:
@@ -317,6 +309,9 @@ def differing(array: ArrayInfo) -> list[Block]:
 EDGE_ITEMS = 3
 """How many elements of each end of a dimension a preview shows."""
 
+MAX_SLICES = 2
+"""How many matrices of an array of more than two dimensions a preview shows."""
+
 
 def edge_indices(size: int, edge_items: int = EDGE_ITEMS) -> tuple[int, ...]:
     """Returns the indices along one dimension that a preview shows: both ends of it."""
@@ -344,7 +339,6 @@ def preview(
     shape: Sequence[int],
     corner: Iterable[tuple[tuple[int, ...], str]],
     *,
-    max_slices: int = 2,
     edge_items: int = EDGE_ITEMS,
 ) -> list[PreviewSlice]:
     """Assembles the elements at an array's corners to the matrices that a person reads.
@@ -353,11 +347,10 @@ def preview(
         shape: Shape of the array.
         corner: Pairs of a global index and the element there, as in
             :attr:`jaxnb.model.ArrayInfo.corner`.
-        max_slices: How many matrices of an array of more than two dimensions to return.
         edge_items: What the corners were cut with.
 
     Returns:
-        The matrices; none if the array is empty or no element is known.
+        The matrices, two at most; none if the array is empty or no element is known.
     """
     known = dict(corner)
     if not known or 0 in shape:
@@ -377,7 +370,7 @@ def preview(
         PreviewSlice(
             place, tuple(tuple(element(place, r, c) for c in column_axis) for r in row_axis)
         )
-        for place in islice(places, max_slices)
+        for place in islice(places, MAX_SLICES)
     ]
 
 

@@ -18,14 +18,7 @@ from jaxnb.arrays.pictures import array_grids, mesh_grids, preview_text, sizes_b
 from jaxnb.display.blocks import Beside, Block, Column, Either, Facts, Note, Pre, Row, Table
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import middle
-from jaxnb.labels import (
-    APART,
-    format_bytes,
-    format_count,
-    paths_label,
-    plural,
-    processes_label,
-)
+from jaxnb.labels import APART, format_bytes, format_count, paths_label, plural, processes_label
 from jaxnb.lockstep.provenance import OF_PARTS, origin_text
 from jaxnb.model.arrays import MAX_DIGEST_BYTES, ArrayInfo, MeshInfo
 from jaxnb.model.dispatches import Argument
@@ -42,19 +35,13 @@ def array_card(array: ArrayInfo, note: str = "", name: str = "") -> Card:
         note: A remark to stand under the picture.
         name: What to call it, before its type.
     """
-    return card_of(*array_blocks(array, note, name))
-
-
-def array_blocks(array: ArrayInfo, note: str = "", name: str = "") -> list[Block]:
-    """Returns what :func:`array_card` shows."""
-    heading, facts = array_type(array), array_facts(array)
-    values = "" if array.deleted else preview_text(array)
-    return [
-        Facts(facts, f"{name}: {heading}" if name else heading),
+    heading = array_type(array)
+    return card_of(
+        Facts(array_facts(array), f"{name}: {heading}" if name else heading),
         *array_pictures(array),
-        Pre(values, wide=True),
+        Pre("" if array.deleted else preview_text(array), wide=True),
         *array_notes(array, note),
-    ]
+    )
 
 
 def array_notes(array: ArrayInfo, *more: str) -> list[Block]:
@@ -288,11 +275,7 @@ def _table_card(
 def _meshes(entries: Sequence[tuple[str, ArrayInfo]]) -> dict[MeshInfo, str]:
     """Names each mesh by a letter, in the order in which they come."""
     found = dict.fromkeys(array.mesh for _, array in entries if array.mesh is not None)
-    return {mesh: _letter(i) for i, mesh in enumerate(found)}
-
-
-def _letter(place: int) -> str:
-    return chr(ord("A") + place) if place < 26 else f"{place + 1}"
+    return {mesh: chr(ord("A") + i) if i < 26 else f"{i + 1}" for i, mesh in enumerate(found)}
 
 
 def _row(path: str, array: ArrayInfo, meshes: Mapping[MeshInfo, str], *, is_again: bool) -> Row:

@@ -7,25 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from jaxnb.arrays.blocks import total_bytes
-from jaxnb.arrays.card_array import (
-    array_facts,
-    array_notes,
-    array_pictures,
-    array_type,
-)
+from jaxnb.arrays.card_array import array_facts, array_notes, array_pictures, array_type
 from jaxnb.arrays.lost import PerProcess
 from jaxnb.arrays.pictures import preview_text
 from jaxnb.display.blocks import Cell, Column, Either, Facts, Note, Pre, Progress, Row, Table
 from jaxnb.display.card import Card, by_process_block, card_of
 from jaxnb.display.markup import grouped, is_rich
 from jaxnb.display.text import WIDTH
-from jaxnb.labels import (
-    format_bytes,
-    format_seconds,
-    one_line,
-    plural,
-    processes_label,
-)
+from jaxnb.labels import format_bytes, format_seconds, one_line, plural, processes_label
 from jaxnb.model.arrays import ArrayInfo
 
 if TYPE_CHECKING:
@@ -60,14 +49,13 @@ class Moved:
 
     def as_placed(self, entries: Sequence[tuple[str, ArrayInfo]], notes: tuple[str, ...]) -> Moved:
         """Returns the value as it is on the processes: arrays with a sharding."""
-        size = sum(total_bytes(array) for _, array in entries)
-        if len(entries) != 1:
-            return replace(self, size_bytes=size, notes=(*self.notes, *notes))
-        array = entries[0][1]
-        kind = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
-        return replace(
-            self, type=kind, spec=array.spec or "", size_bytes=size, notes=(*self.notes, *notes)
+        placed = replace(
+            self.with_notes(*notes), size_bytes=sum(total_bytes(a) for _, a in entries)
         )
+        if len(entries) != 1:
+            return placed
+        array = entries[0][1]
+        return replace(placed, type=array_type(array), spec=array.spec or "")
 
 
 def moved(name: str, value: Any, *notes: str) -> Moved:
@@ -168,15 +156,11 @@ def transfer_card(doing: str, done_bytes: int, total_bytes: int, seconds: float)
     fraction = min(1.0, done_bytes / total_bytes) if total_bytes else 1.0
     facts = [f"{format_bytes(done_bytes)} of {format_bytes(total_bytes)}"]
     if done_bytes and seconds > 0:
+        # Whole seconds: tenths would flicker.
+        left = max(1, round(seconds * (1 - fraction) / fraction))
         facts.append(f"{format_bytes(done_bytes / seconds)}/s")
-        facts.append(f"{_left(seconds * (1 - fraction) / fraction)} left")
+        facts.append(f"{f'{left} s' if left < 60 else format_seconds(left)} left")
     return card_of(Progress(one_line(doing, 60), round(100 * fraction), facts))
-
-
-def _left(seconds: float) -> str:
-    # Whole seconds: tenths would flicker.
-    whole = max(1, round(seconds))
-    return f"{whole} s" if whole < 60 else format_seconds(whole)
 
 
 def moved_card(
@@ -206,28 +190,21 @@ def moved_card(
         facts = [row.type, *filter(None, [row.spec]), *total, where, *tail]
         return card_of(Facts(facts, f"{row.name}:"), *(_moved_note(note) for note in row.notes))
     columns = [Column(least=12), Column(least=16), Column(least=12), Column(align=">")]
-    cells: list[Row] = [[Cell(row.name, "bold"), row.type, row.spec, _size(row)] for row in rows]
+    cells, by_note = list[Row](), dict[str, list[str]]()
+    for row in rows:
+        size = "" if row.size_bytes is None else format_bytes(row.size_bytes)
+        cells.append([Cell(row.name, "bold"), row.type, row.spec, size])
+        for note in row.notes:
+            by_note.setdefault(note, []).append(row.name)
     return card_of(
         Facts([*total, where, *tail], plural(len(rows), "value")),
         Table(columns, cells),
-        *(_moved_note(f"{', '.join(who)}: {note}") for note, who in _by_note(rows).items()),
+        *(_moved_note(f"{', '.join(who)}: {note}") for note, who in by_note.items()),
     )
 
 
 def _moved_note(note: str) -> Note:
     return Note(note, "dim", before="  ")
-
-
-def _by_note(rows: Sequence[Moved]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        for note in row.notes:
-            found.setdefault(note, []).append(row.name)
-    return found
-
-
-def _size(row: Moved) -> str:
-    return "" if row.size_bytes is None else format_bytes(row.size_bytes)
 
 
 def gathered_card(array: GatheredArray, since: str = "") -> Card:
@@ -237,42 +214,35 @@ def gathered_card(array: GatheredArray, since: str = "") -> Card:
         array: The array; nothing of it is fetched.
         since: When it was pulled, if others may have changed its name since.
     """
-    info, region = array.info, array.wanted().region
-    name = array.wanted().key.name
-    values = _values(array)
+    info, region, key = array.info, array.wanted().region, array.wanted().key
     notes = []
     if array.is_gone:
         notes.append("its data are gone with the processes that had them")
     elif not array.is_here and not info.deleted:
         until = f", and while it is there: {since}" if since else ""
         notes.append(f"data stay on the processes until used{until}")
-        asked = array.wanted().key.processes
-        if unasked := {shard.process_index for shard in info.shards} - set(asked):
+        if unasked := {shard.process_index for shard in info.shards} - set(key.processes):
             notes.append(
-                f"only {processes_label(asked)} asked: parts of {processes_label(unasked)} cannot "
-                "be read"
+                f"only {processes_label(key.processes)} asked: parts of "
+                f"{processes_label(unasked)} cannot be read"
             )
     if since and array.is_here:
         notes.append(since)
-    # Values that are here say more than the corners.
-    is_whole = region.is_whole
-    part = "" if is_whole else f"{name}{region}, shape {region.result_shape}, of "
+    is_whole, values = region.is_whole, ""
+    if array.is_here:  # they say more than the corners
+        import numpy as np  # late: the cards of a start need not wait for it
+
+        values = np.array2string(np.asarray(array), separator=", ", max_line_width=WIDTH)
+    elif is_whole and not info.deleted:
+        values = preview_text(info)
+    part = "" if is_whole else f"{key.name}{region}, shape {region.result_shape}, of "
     return card_of(
         Facts(array_facts(info), f"{part}{array_type(info)}"),
         Either(array_pictures(info)),
-        Pre(values or (preview_text(info) if is_whole and not info.deleted else ""), wide=True),
+        Pre(values, wide=True),
         *array_notes(info),
         *(Note(note, "dim", before="— ") for note in notes),
     )
-
-
-def _values(array: GatheredArray) -> str:
-    """What NumPy prints, of data that are here; long arrays are cut by NumPy."""
-    if not array.is_here:
-        return ""
-    import numpy as np  # late: the cards of a start need not wait for it
-
-    return np.array2string(np.asarray(array), separator=", ", max_line_width=WIDTH)
 
 
 def per_process_card(bundles: Iterable[tuple[int, Mapping[str, Any]]]) -> Card:

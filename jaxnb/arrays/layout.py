@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxnb.arrays.blocks import Block, blocks, bytes_per_device
 from jaxnb.errors import UsageError
 from jaxnb.model.arrays import ArrayInfo, MeshInfo, ShardInfo
+
+if TYPE_CHECKING:
+    from jaxnb.display.card import Card
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +81,18 @@ class ArrayLayout:
     def bytes_per_device(self) -> Mapping[int, int]:
         """Device id to the bytes that it holds, of all arrays; each array counts once."""
         total: dict[int, int] = {}
-        for array in (array for k, (_, array) in enumerate(self.entries) if k not in self.again):
-            for device, nbytes in bytes_per_device(array).items():
+        for k, (_, array) in enumerate(self.entries):
+            for device, nbytes in bytes_per_device(array).items() if k not in self.again else ():
                 total[device] = total.get(device, 0) + nbytes
         return total
 
-    def __str__(self) -> str:
+    def _card(self) -> Card:
         from jaxnb.arrays import card_array
 
-        return card_array.layout_card(self.entries, self.others, self.lost, self.again).text
+        return card_array.layout_card(self.entries, self.others, self.lost, self.again)
+
+    def __str__(self) -> str:
+        return self._card().text
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        from jaxnb.arrays import card_array
-
-        card = card_array.layout_card(self.entries, self.others, self.lost, self.again)
-        return {"text/plain": card.text, "text/html": card.html}
+        return self._card()._repr_mimebundle_()

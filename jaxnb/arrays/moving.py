@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from queue import Empty, Queue
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -58,11 +58,11 @@ def request_for(
     """Returns what asks a process for a step of a pull or push.
 
     Args:
-        function: Its name in :mod:`jaxnb.arrays.process_moving`.
+        function: ``"pulls.NAME"`` or ``"pushes.NAME"``, of the modules ``jaxnb.arrays.process_…``.
         is_interruptible: It runs code of the user's, or waits for computations.
         arguments: Its arguments.
     """
-    return CallRequest(f"jaxnb.arrays.process_moving.{function}", arguments, is_interruptible)
+    return CallRequest(f"jaxnb.arrays.process_{function}", arguments, is_interruptible)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,54 +180,33 @@ def _in_threads(
 ) -> None:
     """Does all pieces, several at once; the calling thread waits, and looks for interrupts."""
     pieces = [piece for move in moves for piece in _pieces(move, PIECE_BYTES)]
+
+    def run(batch: list[_Piece]) -> list[tuple[_Piece, Exception | None]]:
+        return [(piece, _error_of(work, piece)) for piece in batch]
+
     if sum(piece.box.nbytes for piece in pieces) < INLINE_BYTES:
         for piece in pieces:
-            _finish(channel, _try(work, piece), add, label)
+            _finish(channel, *run([piece])[0], add, label)
         return
-    queue = _batches(pieces)
-    taking = threading.Lock()
-    outcomes: Queue[list[_Outcome]] = Queue()  # not a SimpleQueue, see Exchange
-    stopped = threading.Event()
-
-    def run() -> None:
-        while not stopped.is_set():
-            with taking:
-                batch = next(queue, ())
-            if not batch:
-                return
-            outcomes.put([_try(work, piece) for piece in batch])
-
-    count = min(MAX_THREADS, os.cpu_count() or 1, len(pieces))
-    threads = [threading.Thread(target=run, name=f"jaxnb-move-{i}") for i in range(count)]
-    for thread in threads:
-        thread.start()
+    pool = ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), "jaxnb-move")
     try:
-        left = len(pieces)
+        left = {pool.submit(run, batch) for batch in _batches(pieces)}
         while left:
-            for outcome in _next(channel, outcomes):
-                _finish(channel, outcome, add, label)
-                left -= 1
+            channel.check()
+            done, left = wait(left, TICK_SECONDS, FIRST_COMPLETED)
+            for piece, error in chain.from_iterable(each.result() for each in done):
+                _finish(channel, piece, error, add, label)
     finally:
         # Nothing may write into an array that its owner believes to be left alone.
-        stopped.set()
-        for thread in threads:
-            thread.join()
+        pool.shutdown(cancel_futures=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """A piece that was moved, or why it was not."""
-
-    piece: _Piece
-    error: Exception | None = None
-
-
-def _try(work: Callable[[_Piece], None], piece: _Piece) -> _Outcome:
+def _error_of(work: Callable[[_Piece], None], piece: _Piece) -> Exception | None:
     try:
         work(piece)
     except Exception as error:  # the thread that waits raises it
-        return _Outcome(piece, error)
-    return _Outcome(piece)
+        return error
+    return None
 
 
 def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
@@ -244,28 +223,25 @@ def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
         yield batch
 
 
-def _next(channel: Channel, outcomes: Queue[list[_Outcome]]) -> list[_Outcome]:
-    while True:
-        channel.check()
-        try:
-            return outcomes.get(timeout=TICK_SECONDS)
-        except Empty:
-            continue
-
-
-def _finish(channel: Channel, outcome: _Outcome, add: Callable[[int], None], label: str) -> None:
+def _finish(
+    channel: Channel,
+    piece: _Piece,
+    error: Exception | None,
+    add: Callable[[int], None],
+    label: str,
+) -> None:
     """Counts what was moved.
 
     Raises:
         ProcessDiedError: It was not moved, since the process had died.
         Exception: It was not moved.
     """
-    if isinstance(outcome.error, OSError):
-        index = outcome.piece.move.process_index
-        channel.require({index: channel.why_unreachable(index, outcome.error)}, label)
-    if outcome.error is not None:
-        raise outcome.error
-    add(outcome.piece.nbytes)
+    if isinstance(error, OSError):
+        index = piece.move.process_index
+        channel.require({index: channel.why_unreachable(index, error)}, label)
+    if error is not None:
+        raise error
+    add(piece.nbytes)
 
 
 def _pieces(move: Move, limit: int) -> Iterator[_Piece]:
@@ -312,7 +288,7 @@ def _read_chunks(
     queues = _by_process(moves)
     requests = {
         index: (
-            request_for("read", **_room(p), start=p.offset, stop=p.offset + p.box.nbytes)
+            request_for("pulls.read", **_room(p), start=p.offset, stop=p.offset + p.box.nbytes)
             for p in pieces
         )
         for index, pieces in queues.items()
@@ -332,7 +308,10 @@ def _write_chunks(
     """Writes by messages: each process a few ahead."""
     queues = _by_process(moves)
     requests = {
-        index: (request_for("write", **_room(p), start=p.offset, data=_payload(p)) for p in pieces)
+        index: (
+            request_for("pushes.write", **_room(p), start=p.offset, data=_payload(p))
+            for p in pieces
+        )
         for index, pieces in queues.items()
     }
     expected = {index: iter(pieces) for index, pieces in queues.items()}

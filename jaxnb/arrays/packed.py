@@ -111,14 +111,8 @@ def small_data(packed: Mapping[int, Packed]) -> SmallData | None:
     }
 
 
-def fill_small(array: GatheredArray, found: SmallData, *, is_sliced: bool) -> None:
-    """Gives an array the data that came with its description, if they did.
-
-    Args:
-        array: The array.
-        found: What came.
-        is_sliced: They are what a slice takes of each shard, not the shards.
-    """
+def fill_small(array: GatheredArray, found: SmallData) -> None:
+    """Gives an array the data that came with its description, if they did."""
     wanted = array.wanted()
     dtype, words = numpy_dtype(wanted.info.host_dtype), wanted.info.word_shape
     parts, lost = pieces(wanted.region, wanted.info.shards, wanted.key.processes)
@@ -129,10 +123,7 @@ def fill_small(array: GatheredArray, found: SmallData, *, is_sliced: bool) -> No
     def data(piece: Piece) -> np.ndarray[Any, Any]:
         shard = piece.shard
         raw = np.frombuffer(found[shard.process_index, wanted.key.index, shard.device_id], dtype)
-        if is_sliced:
-            return raw.reshape((*piece.shape, *words))
-        shape = [stop - start for start, stop in shard.index]
-        return raw.reshape((*shape, *words))[piece.source]
+        return raw.reshape((*piece.shape, *words))
 
     array.keep(assemble(wanted.region, parts, data, dtype, words))
 
@@ -205,7 +196,8 @@ def expose_requests(transfer: str, plans: Sequence[Plan]) -> dict[int, CallReque
     assert len(holders) <= 1  # a read is of the arrays of one pull or cell
     asked = {i: ExposeRequest(transfer, holder, tuple(p)) for (i, holder), p in parts.items()}
     return {
-        i: request_for("expose", request=each, is_interruptible=True) for i, each in asked.items()
+        i: request_for("pulls.expose", request=each, is_interruptible=True)
+        for i, each in asked.items()
     }
 
 

@@ -63,6 +63,9 @@ SHARED = "rgba(128,128,128,0.15)"
 
 _MAX_BANDS = 12
 
+_MAX_SIDE, _MAX_PANELS, _MAX_PARTS = 16, 8, 400
+"""Boxes in a row or column of a matrix, matrices, and about how many boxes in all."""
+
 
 def process_color(process_index: int) -> str:
     """Returns ``"#0072B2"``: the same process always has the same colour.
@@ -95,7 +98,7 @@ _MAX_CHARS = 18
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """Who holds a part.
+    """Who holds a part, and how that is said.
 
     Attributes:
         processes: Process indices, in order.
@@ -235,29 +238,19 @@ def interval_label(interval: Place) -> str:
     return "…" if interval is None else f"{interval[0]}:{interval[1]}"
 
 
-def picture(
-    array: ArrayInfo, *, max_side: int = 16, max_panels: int = 8, max_parts: int = 400
-) -> Picture:
-    """Returns the parts of an array as matrices.
-
-    Args:
-        array: The array.
-        max_side: Longer rows and columns are shortened; one dimension alone may have twice
-            as many parts.
-        max_panels: How many matrices to make.
-        max_parts: About how many parts to take at most.
-    """
+def picture(array: ArrayInfo) -> Picture:
+    """Returns the parts of an array as matrices: a few, and long rows and columns shortened."""
     parts = {part.index: part for part in blocks(array.shards)}
     sides = boundaries(parts.values(), len(array.shape))
     row, column = _drawn(sides)
     split = [d for d, side in enumerate(sides) if len(side) > 1]
     leading = tuple(d for d in split if d not in (row, column))
-    longest = 2 * max_side if len(split) == 1 else max_side
+    longest = 2 * _MAX_SIDE if len(split) == 1 else _MAX_SIDE
     rows = _shortened(sides[row], longest) if row is not None else (None,)
     columns = _shortened(sides[column], longest) if column is not None else (None,)
     if not parts:
         return Picture(row, column, leading, rows, columns, (), 0)
-    most = min(max_panels, max(1, max_parts // (len(rows) * len(columns))))
+    most = min(_MAX_PANELS, max(1, _MAX_PARTS // (len(rows) * len(columns))))
     panels = []
     for place in islice(product(*(sides[d] for d in leading)), most):
         fixed: dict[int | None, Place] = {d: side[0] for d, side in enumerate(sides)}
@@ -316,8 +309,12 @@ def array_grids(array: ArrayInfo) -> list[Block]:
         for panel in cut.panels
     ]
     notes = [Note(text, "dim") for text in _captions(array, cut)]
-    more = [Note(f"… {plural(cut.left_out, 'more part')}", "dim")] if cut.left_out else []
-    return [*notes, Beside([[grid] for grid in grids]), *more]
+    return [*notes, *_beside(grids, cut.left_out, "part")]
+
+
+def _beside(grids: Sequence[Grid], hidden: int, what: str) -> list[Block]:
+    more = [Note(f"… {plural(hidden, f'more {what}')}", "dim")] if hidden > 0 else []
+    return [Beside([[grid] for grid in grids]), *more]
 
 
 def _box(part: Part | None, held: dict[Part, Holders], level: int, array: ArrayInfo) -> Box | None:
@@ -362,10 +359,6 @@ def _captions(array: ArrayInfo, cut: Picture) -> list[str]:
     return [one_line(text, WIDTH) for text in [*texts, ", ".join(named)] if text]
 
 
-_MAX_SIDE = 16
-_MAX_PANELS = 8
-
-
 def mesh_grids(mesh: MeshInfo, owners: Mapping[int, int]) -> list[Block]:
     """Returns the picture of a mesh: the last two axes as a matrix for each place on the others.
 
@@ -381,19 +374,17 @@ def mesh_grids(mesh: MeshInfo, owners: Mapping[int, int]) -> list[Block]:
     alike = len(set(mesh.axis_types)) == 1
     word = "axis" if len(mesh.shape) == 1 else "axes"
     kinds = f" · {word} {mesh.axis_types[0]}" if alike else ""
-    more = [Note(f"… {plural(hidden, 'more device')}", "dim")] if hidden > 0 else []
-    arrows = ["↓", "→"][-len(mesh.shape) :]
+    arrows = ["↓", "→"][-len(mesh.shape) :][: len(mesh.shape)]
     titles = [
         f"{arrow} {_title(mesh, axis - len(arrows), alike=alike)}"
-        for axis, arrow in enumerate(arrows[: len(mesh.shape)])
+        for axis, arrow in enumerate(arrows)
     ]
     head = [f"mesh{kinds}", ", ".join(titles)]
-    return [*(Note(t, "dim") for t in head if t), Beside([[grid] for grid in grids]), *more]
+    return [*(Note(t, "dim") for t in head if t), *_beside(grids, hidden, "device")]
 
 
 def _boxes(mesh: MeshInfo, panel: int, owners: Mapping[int, int]) -> list[list[Box | None]]:
-    columns = mesh.shape[-1] if mesh.shape else 1
-    rows = mesh.shape[-2] if len(mesh.shape) > 1 else 1
+    *_, rows, columns = 1, 1, *mesh.shape
     first = panel * rows * columns
     return [
         [_mesh_box(mesh, first + row * columns + column, owners)
@@ -434,12 +425,8 @@ def preview_text(array: ArrayInfo) -> str:
         text = "\n".join(_slice_text(part) for part in found)
         if max(map(len, text.splitlines()), default=0) <= WIDTH:
             break
-    lines = [_cut(line) for line in text.splitlines()]
+    lines = [x if len(x) <= WIDTH else f"{x[: WIDTH - 1]}…" for x in text.splitlines()]
     return "\n".join([*lines, f"  … {plural(more, 'more slice')}"] if more else lines)
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
 
 
 def _slice_text(part: PreviewSlice) -> str:
@@ -453,26 +440,21 @@ def _slice_text(part: PreviewSlice) -> str:
 _MAX_ROWS = 16
 
 
-def sizes_block(
-    sizes: Mapping[int, int], owners: Mapping[int, int], most: int = _MAX_ROWS
-) -> Table:
+def sizes_block(sizes: Mapping[int, int], owners: Mapping[int, int]) -> Table:
     """Returns what each device holds, with bars.
 
     Args:
         sizes: Device id to bytes.
         owners: Device id to the process that owns the device.
-        most: How many devices to show at most.
     """
     largest = max(sizes.values(), default=0)
-    shown = sorted(sizes.items())[:most]
     rows: list[Row] = [
         [
             f"device {device} · process {owners[device]}",
             Cell(strip=Strip([Length(0, 100 * size / largest if largest else 0.0, ACCENT)])),
             format_bytes(size),
         ]
-        for device, size in shown
+        for device, size in sorted(sizes.items())[:_MAX_ROWS]
     ]
-    more = max(0, len(sizes) - most)
     columns = [Column("device"), Column(only="html"), Column("bytes", ">")]
-    return Table(columns, rows, more=(more, "device"))
+    return Table(columns, rows, more=(len(sizes) - len(rows), "device"))

@@ -56,12 +56,8 @@ def dtype_facts(dtype: Any) -> DtypeFacts:
     bits = dtype.itemsize * 8
     if name in ("int1", "uint1"):  # XLA has no such integers: they are stored as booleans
         return DtypeFacts(name, "bool", (), bits)
-    limits: Any = None
-    if jnp.issubdtype(dtype, jnp.integer):
-        limits = jnp.iinfo
-    elif jnp.issubdtype(dtype, jnp.floating):
-        limits = jnp.finfo
-    if limits is not None:
+    limits: Any = jnp.iinfo if jnp.issubdtype(dtype, jnp.integer) else jnp.finfo
+    if jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating):
         bits = limits(dtype).bits
     return DtypeFacts(name, dtype.name, (), bits)
 
@@ -348,8 +344,7 @@ def shard_of(array: jax.Array, device_id: int) -> jax.Array:
     Raises:
         JaxnbError: The array was deleted, or this process holds no shard there.
     """
-    shards = [] if is_deleted(array) else array.addressable_shards
-    for shard in shards:
+    for shard in [] if is_deleted(array) else array.addressable_shards:
         if shard.device.id == device_id:
             data: jax.Array = shard.data
             return data
@@ -372,8 +367,7 @@ def digest_of(array: jax.Array, data: bytes | None) -> bytes:
         data: The digest of its bytes where there is one already: they are not read again.
     """
     if not data:
-        whole = array if array.is_fully_addressable else array.addressable_data(0)
-        data = _digest(whole)
+        data = _digest(array if array.is_fully_addressable else array.addressable_data(0))
     header = f"{array.dtype} {array.shape} ".encode()
     return hashlib.blake2b(header + data, digest_size=16).digest()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,8 +12,7 @@ import jax
 import numpy as np
 
 from jaxnb.errors import JaxnbError
-from jaxnb.labels import gone_label
-from jaxnb.model.arrays import Exposure, GoneReason, MemoryPass
+from jaxnb.model.arrays import Exposure, MemoryPass
 
 
 def _nothing() -> None:
@@ -23,19 +21,6 @@ def _nothing() -> None:
 
 MAX_HOLDERS = 10_000
 """Pulls and cells whose arrays are remembered; each takes some 100 bytes."""
-
-
-class GoneError(JaxnbError):
-    """An array is not here any more, or nobody has its elements.
-
-    Attributes:
-        reason: Why.
-        axes: The mesh axes over which it is to be summed, of one that is unreduced.
-    """
-
-    def __init__(self, reason: GoneReason, axes: tuple[str, ...] = ()) -> None:
-        super().__init__(gone_label(reason, axes))
-        self.reason, self.axes = reason, axes
 
 
 class HeldArrays:
@@ -52,19 +37,10 @@ class HeldArrays:
         while len(self._holders) > MAX_HOLDERS:
             self._holders.popitem(last=False)
 
-    def get(self, holder: str, index: int) -> jax.Array:
-        """Returns an array.
-
-        Raises:
-            GoneError: The process has dropped or deleted it.
-        """
+    def get(self, holder: str, index: int) -> jax.Array | None:
+        """Returns an array, which may be deleted; None if the process has dropped it."""
         references = self._holders.get(holder, ())
-        array = references[index]() if index < len(references) else None
-        if array is None:
-            raise GoneError("dropped")
-        if array.is_deleted():
-            raise GoneError("deleted")
-        return array
+        return references[index]() if index < len(references) else None
 
     def alive(self) -> dict[str, tuple[jax.Array | None, ...]]:
         """Returns the arrays that the process still has, each in its place."""
@@ -141,7 +117,10 @@ class Exposures:
         Raises:
             MemoryError: There is not so much.
         """
-        return self._add(transfer, map(_beside if off else _aligned, sizes))
+        alignment, place = (
+            (XLA_ALIGNMENT_BYTES, NUMPY_ALIGNMENT_BYTES) if off else (ALIGNMENT_BYTES, 0)
+        )
+        return self._add(transfer, (_room(size, alignment, place) for size in sizes))
 
     def _add(self, transfer: str, buffers: Iterable[Buffer]) -> tuple[Exposure, ...]:
         if not (added := [*buffers]):  # nobody releases a transfer that has none
@@ -165,40 +144,19 @@ class Exposures:
         except (KeyError, IndexError):
             raise JaxnbError("the transfer has ended") from None
 
-    def read(self, transfer: str, number: int, start: int, stop: int) -> pickle.PickleBuffer:
-        """Returns bytes of a buffer, to travel without a copy."""
-        return pickle.PickleBuffer(self.buffer(transfer, number).data[start:stop])
-
-    def write(self, transfer: str, number: int, start: int, data: Any) -> None:
-        """Puts bytes into a buffer."""
-        bytes_ = np.frombuffer(data, dtype=np.uint8)
-        self.buffer(transfer, number)[start : start + bytes_.nbytes] = bytes_
-
     def release(self, transfer: str) -> None:
         """Drops the buffers of a transfer."""
         self._open.pop(transfer, None)
 
-    @property
-    def open_transfers(self) -> int:
-        """How many transfers have not been released."""
-        return len(self._open)
 
+def _room(size: int, alignment: int, place: int) -> Buffer:
+    """Returns room that begins ``place`` bytes after a multiple of ``alignment``.
 
-def _aligned(size: int) -> Buffer:
-    """Returns room that begins where a page does; what is not written to takes no memory.
-
-    JAX's CPU backend takes an aligned buffer as it is, and copies others: NumPy's large ones,
-    which begin 16 bytes into a page, among them.
+    What is not written to takes no memory. JAX's CPU backend takes an aligned buffer as it is, and
+    copies others: NumPy's large ones, which begin 16 bytes into a page, among them.
     """
-    room = np.empty(size + ALIGNMENT_BYTES, dtype=np.uint8)
-    start = -room.ctypes.data % ALIGNMENT_BYTES
-    return room[start : start + size]
-
-
-def _beside(size: int) -> Buffer:
-    """Returns room that is aligned for NumPy and never for XLA."""
-    room = np.empty(size + XLA_ALIGNMENT_BYTES, dtype=np.uint8)
-    start = (NUMPY_ALIGNMENT_BYTES - room.ctypes.data) % XLA_ALIGNMENT_BYTES
+    room = np.empty(size + alignment, dtype=np.uint8)
+    start = (place - room.ctypes.data) % alignment
     return room[start : start + size]
 
 

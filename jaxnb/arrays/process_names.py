@@ -47,8 +47,8 @@ _DICTS = _ids(dict, OrderedDict, defaultdict)
 _LISTS = _ids(list, tuple, deque)
 _KEYS = _ids(str, int, bool, float, bytes, type(None))
 _LEAVES = _KEYS | _ids(
-    *(complex, bytearray, type, range, slice, types.ModuleType),
-    *(types.FunctionType, types.BuiltinFunctionType, types.MethodType),
+    *(complex, bytearray, type, range, slice, ModuleType),
+    *(FunctionType, types.BuiltinFunctionType, MethodType),
 )
 KEY_WORDS = " (key words)"
 """Behind the name of a PRNG key array for the array of its words: of another shape and dtype."""
@@ -149,10 +149,9 @@ class Names:
         for name, read in self._types[id(kind)][1]:
             if name == "__dict__":
                 values = read(thing)
-                if type(values) is dict:
-                    for key, value in values.items():
-                        if type(key) is str:
-                            yield (f".{key}" if key.isidentifier() else "", value)
+                for key, value in values.items() if type(values) is dict else ():
+                    if type(key) is str:
+                        yield (f".{key}" if key.isidentifier() else "", value)
             elif name:
                 try:
                     yield f".{name}", read(thing)
@@ -187,7 +186,7 @@ def _readers(kind: type) -> list[tuple[str, Any]]:
     readers: list[tuple[str, Any]] = []
     for each in classes:
         for name, value in dict(_CLASS_DICT(each)).items():
-            is_slot = type(value) is types.MemberDescriptorType and type(name) is str
+            is_slot = type(value) is MemberDescriptorType and type(name) is str
             if is_slot or (name == "__dict__" and type(value) is types.GetSetDescriptorType):
                 readers.append((name, value.__get__))
     return readers
@@ -218,11 +217,6 @@ def first_of(things: Collection[Any], names: Mapping[int, str]) -> str | None:
     """Returns the shortest name that any of some objects has."""
     known = [names[id(thing)] for thing in things if id(thing) in names]
     return min(known, key=len, default=None)
-
-
-def ids_of(groups: Collection[Collection[Any]]) -> set[int]:
-    """Returns the ids of all objects of all groups."""
-    return {id(thing) for thing in itertools.chain.from_iterable(groups)}
 
 
 _CONTAINERS = (
@@ -277,24 +271,31 @@ def paths_to(variables: Mapping[str, Any], wanted: set[int]) -> dict[int, Found]
         What was found, by id: what no attribute, element or closure leads to is not.
     """
     found: dict[int, Found] = {}
-    seen: set[int] = set()
-    level = [Found(name, (value,)) for name, value in variables.items()]
-    while level and len(found) < len(wanted):
-        below = []
-        for each in level:
-            value = each.chain[-1]
-            if id(value) in seen:
-                continue
-            seen.add(id(value))
-            if id(value) in wanted:
-                found[id(value)] = each
-            below += [
-                Found(each.path + step, (*each.chain, part))
-                for step, part in _parts(value)
-                if id(part) not in seen and not issubclass(type(part), _PLAIN)
-            ]
-        level = below
+    for each in _reached(variables) if wanted else ():
+        key = id(each.chain[-1])
+        if key in wanted:
+            found[key] = each
+            if len(found) == len(wanted):
+                break
     return found
+
+
+def _reached(variables: Mapping[str, Any]) -> Iterator[Found]:
+    """Yields all that variables lead to, each object once, by the shortest way."""
+    seen: set[int] = set()
+    left = deque(Found(name, (value,)) for name, value in variables.items())
+    while left:
+        each = left.popleft()
+        value = each.chain[-1]
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        yield each
+        left += [
+            Found(each.path + step, (*each.chain, part))
+            for step, part in _parts(value)
+            if id(part) not in seen
+        ]
 
 
 def holders_of(variables: Mapping[str, Any], wanted: Iterable[int]) -> dict[int, list[str]]:
@@ -308,9 +309,8 @@ def holders_of(variables: Mapping[str, Any], wanted: Iterable[int]) -> dict[int,
             continue
         seen.add(id(value))
         for _, part in _parts(value):
-            if not issubclass(type(part), _PLAIN):
-                parents.setdefault(id(part), []).append(id(value))
-                left.append(part)
+            parents.setdefault(id(part), []).append(id(value))
+            left.append(part)
     found = {}
     for key in wanted:
         above, todo = {key}, [key]
@@ -324,26 +324,19 @@ def holders_of(variables: Mapping[str, Any], wanted: Iterable[int]) -> dict[int,
 
 def has_class(value: Any, kind: type) -> bool:
     """Whether a class, or an object of it, is in a value."""
-    seen: set[int] = set()
-    left = [value]
-    while left:
-        each = left.pop()
-        if each is kind or type(each) is kind:
-            return True
-        if id(each) not in seen:
-            seen.add(id(each))
-            left += [part for _, part in _parts(each) if not issubclass(type(part), _PLAIN)]
-    return False
+    met = (each.chain[-1] for each in _reached({"": value}))
+    return any(each is kind or type(each) is kind for each in met)
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:
-    """Returns what :func:`parts_of` yields; what cannot be looked into has no parts.
+    """Returns what :func:`parts_of` yields, but plain values; what cannot be looked into has none.
 
     Another thread may change it meanwhile: then it is looked at once more.
     """
     for _ in range(MOST_LOOKS):
         try:
-            return list(parts_of(value))
+            parts = list(parts_of(value))
+            return [each for each in parts if not issubclass(type(each[1]), _PLAIN)]
         except RuntimeError:
             continue
         except Exception:  # of code of the user's: a dict's own `items`
@@ -396,32 +389,23 @@ def _closed_over(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 def _attributes(value: Any) -> Mapping[str, Any]:
     """Returns the attributes of an object; no property of the user's is run."""
-    own = getattr(type(value), "__dict__", {}).get("__getattribute__")
     found: dict[str, Any] = {}
-    if own is None:
-        inside = object.__getattribute__(value, "__dict__") if _has_dict(value) else {}
-        found = dict(inside) if isinstance(inside, dict | MappingProxyType) else {}
+    if "__getattribute__" not in getattr(type(value), "__dict__", {}):
+        with contextlib.suppress(AttributeError):  # it has none
+            inside = object.__getattribute__(value, "__dict__")
+            found = dict(inside) if isinstance(inside, dict | MappingProxyType) else {}
     for kind in type(value).__mro__:
         if is_of_user(kind.__module__):
-            slots = {n: s for n, s in vars(kind).items() if type(s) is MemberDescriptorType}
-            for name, slot in slots.items():
-                with contextlib.suppress(AttributeError):  # it has not been set
-                    found[name] = slot.__get__(value)
+            for name, slot in vars(kind).items():
+                if type(slot) is MemberDescriptorType:
+                    with contextlib.suppress(AttributeError):  # it has not been set
+                        found[name] = slot.__get__(value)
     return found
 
 
-def _has_dict(value: Any) -> bool:
-    try:
-        object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return False
-    return True
-
-
 def _text(key: Any) -> str:
-    return (
-        repr(key) if isinstance(key, str | int | float | tuple | None) else type(key).__qualname__
-    )
+    is_plain = isinstance(key, str | int | float | tuple | None)
+    return repr(key) if is_plain else type(key).__qualname__
 
 
 @functools.cache

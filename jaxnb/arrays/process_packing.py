@@ -38,6 +38,7 @@ class Pickler(pickle.Pickler):
         refers: Whether an array is left here and an :class:`~jaxnb.model.ArrayLeaf` put in its
             place; others become NumPy arrays.
         buffer_callback: Takes buffers out of band; returns whether they stay in it.
+        left: The ids of parts that are left out: in their places stands what names them.
 
     Attributes:
         arrays: Those that were left here.
@@ -51,9 +52,10 @@ class Pickler(pickle.Pickler):
         file: Any,
         refers: Callable[[jax.Array], bool],
         buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
+        left: Set[int] = frozenset(),
     ) -> None:
         super().__init__(file, protocol=5, buffer_callback=buffer_callback)
-        self._refers = refers
+        self._refers, self._left = refers, left
         self.arrays: list[jax.Array] = []
         self.whole: list[jax.Array] = []
         self.has_lost = self.has_deleted = False
@@ -63,6 +65,8 @@ class Pickler(pickle.Pickler):
 
         Of a ref the array comes that it is to.
         """
+        if id(value) in self._left:
+            return NotMoved, (_named(value),)
         if (held := array_of_ref_now(value)) is not None:
             value = held
         if isinstance(value, jax.core.Tracer):
@@ -87,36 +91,17 @@ class Pickler(pickle.Pickler):
                 )
             if is_found_by_name(value):  # jax.nn.relu is an object that does not say so itself
                 return value.__qualname__
-        elif type(value).__module__ == "__main__":
-            parts = parts_of(value)
-            if parts is not None:
-                return Record, (type(value).__qualname__, parts)
+        elif type(value).__module__ == "__main__" and (parts := parts_of(value)) is not None:
+            return Record, (type(value).__qualname__, parts)
         self.has_lost = self.has_lost or type(value) is LostArray
         if _is_comparable_in_c_order(value):
             return np.ascontiguousarray(value).__reduce_ex__(5)
         return adjacent(value)
 
 
-class LeavingPickler(Pickler):
-    """Pickles a value without some of its parts: for these stands what names them.
-
-    Args:
-        left: Their ids.
-        settings: See :class:`Pickler`.
-    """
-
-    def __init__(self, left: Set[int], *settings: Any) -> None:
-        super().__init__(*settings)
-        self._left = left
-
-    def reducer_override(self, value: Any) -> Any:
-        """Tells how to pickle an object."""
-        if id(value) in self._left:
-            return NotMoved, (_named(value),)
-        return super().reducer_override(value)
-
-
-class Unpicklable:
+def unpicklable_parts(
+    value: Any, refers: Callable[[jax.Array], bool]
+) -> list[tuple[Any, str, str]]:
     """Finds what in a value cannot be pickled: the innermost parts to which a path leads.
 
     Looked into are containers, named tuples, dataclasses and objects that are pickled by their
@@ -127,36 +112,27 @@ class Unpicklable:
             that runs the user's code.
         refers: See :class:`Pickler`.
 
-    Attributes:
-        parts: The parts, each with its path and why it cannot be pickled.
+    Returns:
+        The parts, each with its path and why it cannot be pickled.
     """
+    found: list[tuple[Any, str, str]] = []
+    seen = {id(value)}
 
-    def __init__(self, value: Any, refers: Callable[[jax.Array], bool]) -> None:
-        self._refers = refers
-        self._seen: set[int] = {id(value)}
-        self.parts: list[tuple[Any, str, str]] = []
+    def look_into(value: Any, path: str) -> None:
         for step, part in _steps(value):
-            self._look(part, step)
+            if id(part) in seen:
+                continue
+            seen.add(id(part))
+            try:
+                Pickler(_Nowhere(), refers, lambda _: None).dump(part)
+            except Exception as error:  # a user's __reduce__ may raise anything; it is told
+                known = len(found)
+                look_into(part, path + step)
+                if len(found) == known:
+                    found.append((part, path + step, str(error) or type(error).__name__))
 
-    def _look(self, value: Any, path: str) -> None:
-        if id(value) in self._seen:
-            return
-        self._seen.add(id(value))
-        why = self._why_not(value)
-        if not why:
-            return
-        known = len(self.parts)
-        for step, part in _steps(value):
-            self._look(part, path + step)
-        if len(self.parts) == known:
-            self.parts.append((value, path, why))
-
-    def _why_not(self, value: Any) -> str:
-        try:
-            Pickler(_Nowhere(), self._refers, lambda _: None).dump(value)
-        except Exception as error:  # a user's __reduce__ may raise anything; it is told
-            return str(error) or type(error).__name__
-        return ""
+    look_into(value, "")
+    return found
 
 
 def _steps(value: Any) -> list[tuple[str, Any]]:
@@ -236,17 +212,16 @@ def parts_of(value: Any) -> dict[str, Any] | None:
         return known | getattr(value, "__dict__", {})
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return dict(zip(value._fields, value, strict=True))
-    children = one_level(value)
-    if len(children) == 1 and children[0][1] is value:
+    if (children := one_level(value)) is None:
         return None
     return {jax.tree_util.keystr(path, simple=True): part for path, part in children}
 
 
-def one_level(value: Any) -> list[tuple[Any, Any]]:
-    """Returns the direct parts of a pytree, with their key paths; a leaf is its own only part."""
+def one_level(value: Any) -> list[tuple[Any, Any]] | None:
+    """Returns the direct parts of a pytree, with their key paths; None for a leaf."""
     parts: list[tuple[Any, Any]]
     parts, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda part: part is not value)
-    return parts
+    return None if len(parts) == 1 and parts[0][1] is value else parts
 
 
 def plain(array: jax.Array) -> Any:
@@ -306,7 +281,7 @@ class Package:
         try:
             self.skeleton, self.buffers, pickler = self._pickled(value)
         except Exception:
-            parts = [] if whole else Unpicklable(value, refers).parts
+            parts = [] if whole else unpicklable_parts(value, refers)
             if not parts:
                 raise
             self._left = frozenset(id(part) for part, _, _ in parts)
@@ -321,8 +296,7 @@ class Package:
     def _pickled(self, value: Any) -> tuple[bytes, list[np.ndarray[Any, Any]], Pickler]:
         """Returns a value's pickle, what is out of band, and what has pickled it."""
         file, out_of_band = io.BytesIO(), OutOfBand()
-        settings = (file, self._refers, out_of_band)
-        pickler = LeavingPickler(self._left, *settings) if self._left else Pickler(*settings)
+        pickler = Pickler(file, self._refers, out_of_band, self._left)
         pickler.dump(value)
         return file.getvalue(), out_of_band.buffers, pickler
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,22 +13,23 @@ import numpy as np
 from jaxnb.arrays import process_describe
 from jaxnb.arrays.lost import LostArray, text_of
 from jaxnb.arrays.process_describe import NotATreeError, require_tree, unreduced_axes
-from jaxnb.arrays.process_held import Exposures, GoneError, HeldArrays, as_bytes
+from jaxnb.arrays.process_held import HELD, as_bytes
 from jaxnb.arrays.process_packing import Package, is_array, is_spread
-from jaxnb.arrays.regions import Path, Region, Step, parse_path, pieces
+from jaxnb.arrays.regions import Path, Region, parse_path, pieces, view
 from jaxnb.compat.jax_arrays import array_of_ref_now
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.arrays import (
-    ArrayInfo,
+    Chunk,
     Exposed,
     ExposeRequest,
     Gone,
     LayoutReply,
     NotFound,
     Packed,
-    PartRequest,
+    PackRequest,
 )
 from jaxnb.options import suggest
+from jaxnb.wire.process_sentinel import ThisProcess
 
 
 class NotFoundError(LookupError):
@@ -58,7 +59,8 @@ def find(path: Path, namespace: Mapping[str, Any]) -> tuple[Any, int]:
             _require_slices(path, i)
             return value, len(path.steps) - i
         try:
-            value = _follow(value, step)
+            key = step.key
+            value = getattr(value, key) if step.kind == "attribute" else value[key]
         except Exception as error:  # a user's __getitem__ may raise anything
             raise NotFoundError(
                 f"has no `{path.text}` ({type(error).__name__}: {error})"
@@ -80,52 +82,41 @@ def _require_slices(path: Path, start: int) -> None:
             )
 
 
-def _follow(value: Any, step: Step) -> Any:
-    return getattr(value, step.key) if step.kind == "attribute" else value[step.key]
-
-
-def pack(
-    value: Any,
-    subscripts: Sequence[Any],
-    *,
-    transfer: str,
-    eager_bytes: int,
-    process_index: int,
-    exposures: Exposures,
-    held: HeldArrays,
-    cell: str = "",
-) -> Packed:
+def pack(process: ThisProcess, request: PackRequest) -> Packed | NotFound:
     """Describes a value; its arrays stay, and can be asked for under the transfer's name.
 
-    Args:
-        value: Any value that can be pickled.
-        subscripts: What it is to be a slice of, for an array; left to the notebook.
-        transfer: The transfer.
-        eager_bytes: The data of arrays that together have no more go along, or of a slice.
-        process_index: This process.
-        exposures: Keeps what is not in the pickle.
-        held: Remembers the arrays.
-        cell: Names the cell whose value it is. Then arrays that a process holds whole come as
-            NumPy, and the others can be asked for under this name too.
+    Of the value of a cell, arrays that a process holds whole come as NumPy, and the others can be
+    asked for under the cell's name.
 
     Raises:
         Exception: It cannot be pickled.
     """
-    package = Package(value, refers=is_spread if cell else lambda array: True, whole=bool(cell))
+    subscripts: list[Any] = []  # of an array; they are left to the notebook
+    if request.cell:
+        value = process.large_value(request)
+    else:
+        try:
+            path = parse_path(request.path)
+            value, left = find(path, process.shell.user_ns)
+            subscripts = path.last_keys(left)
+        except NotFoundError as error:
+            return _not_found(process, error)
+    whole = bool(request.cell)
+    package = Package(value, refers=is_spread if whole else lambda array: True, whole=whole)
     # When the cell ran, a large value was not looked through to its end.
-    held.hold(cell or transfer, package.arrays)
+    HELD.hold(request.cell or request.transfer, package.arrays)
     return Packed(
-        process_index=process_index,
-        transfer=transfer,
+        process_index=process.index,
+        transfer=request.transfer,
         type_name=type(value).__qualname__,
         digest=package.digest(),
         array_digests=package.array_digests(),
         skeleton=package.skeleton,
-        buffers=exposures.expose(transfer, package.buffers),
+        buffers=process.exposures.expose(request.transfer, package.buffers),
         arrays=package.infos,
-        access=exposures.access,
+        access=process.exposures.access,
         subscripts=len(subscripts),
-        data=_small_data(package, process_index, eager_bytes, subscripts),
+        data=_small_data(process, package, request.eager_bytes, subscripts),
         origins=tuple(map(ORIGINS.of, package.arrays)),
         left=package.left,
         is_array=is_array(value) or array_of_ref_now(value) is not None,
@@ -133,82 +124,61 @@ def pack(
 
 
 def _small_data(
-    package: Package, process_index: int, eager_bytes: int, subscripts: Sequence[Any]
+    process: ThisProcess, package: Package, eager_bytes: int, subscripts: Sequence[Any]
 ) -> tuple[tuple[int, int, Any], ...] | None:
-    """Returns the bytes of this process's first replicas, if the arrays are small together.
+    """Returns the bytes of this process's first replicas, if they are few.
 
     Of a slice of an array, those that it takes.
     """
-    pairs = list(zip(package.arrays, package.infos, strict=True))
-    readable = all(not (i.deleted or unreduced_axes(a.sharding)) for a, i in pairs)
-    if readable and subscripts:
-        return _small_slice(*pairs[0], process_index, eager_bytes, subscripts)
-    if not readable or sum(process_describe.host_bytes(a) for a, _ in pairs) > eager_bytes:
+    arrays, infos = package.arrays, package.infos
+    if any(i.deleted or unreduced_axes(a.sharding) for a, i in zip(arrays, infos, strict=True)):
         return None
-    return tuple(
-        (k, shard.device_id, pickle.PickleBuffer(as_bytes(_shard(array, shard.device_id)).data))
-        for k, (array, info) in enumerate(pairs)
-        for shard in info.shards
-        if shard.process_index == process_index and shard.replica_id == 0
-    )
-
-
-def _small_slice(
-    array: jax.Array,
-    info: ArrayInfo,
-    process_index: int,
-    eager_bytes: int,
-    subscripts: Sequence[Any],
-) -> tuple[tuple[int, int, Any], ...] | None:
     try:
-        region = Region.of(info.shape, subscripts)
+        regions = [Region.of(info.shape, subscripts) for info in infos]
     except (IndexError, TypeError):  # the notebook says what is wrong with it
         return None
-    if math.prod(region.taken_shape) * process_describe.host_bytes(array) > eager_bytes * max(
-        array.size, 1
-    ):
+    parts = list(zip(arrays, infos, regions, strict=True))
+    size = sum(
+        math.prod(region.taken_shape) * process_describe.host_bytes(array) / max(array.size, 1)
+        for array, _, region in parts
+    )
+    if size > eager_bytes:
         return None
-    found, _ = pieces(region, info.shards)
     return tuple(
-        (0, device, pickle.PickleBuffer(as_bytes(_shard(array, device)[piece.source]).data))
-        for piece in found
-        if piece.shard.process_index == process_index
+        (k, device, pickle.PickleBuffer(as_bytes(_box(array, device, piece.source)).data))
+        for k, (array, info, region) in enumerate(parts)
+        for piece in pieces(region, info.shards)[0]
+        if piece.shard.process_index == process.index
         for device in [piece.shard.device_id]
     )
 
 
-def _shard(array: jax.Array, device_id: int) -> np.ndarray[Any, Any]:
-    return process_describe.host_view(process_describe.shard_of(array, device_id))
+def _box(array: jax.Array, device_id: int, box: Iterable[slice]) -> np.ndarray[Any, Any]:
+    return view(process_describe.host_view(process_describe.shard_of(array, device_id)), box)
 
 
-def expose(
-    request: ExposeRequest, process_index: int, exposures: Exposures, held: HeldArrays
-) -> Exposed | Gone:
-    """Opens parts of arrays to the notebook until the transfer is released."""
+def expose(process: ThisProcess, request: ExposeRequest) -> Exposed | Gone:
+    """Opens parts of arrays to the notebook, in host memory, until the transfer is released."""
     parts = []
     for part in request.parts:
-        try:
-            array = held.get(request.holder, part.array)
-            _require_elements(array)
-        except GoneError as error:
-            return Gone(process_index, part.array, error.reason, error.axes)
-        parts.append(_box(array, part))
-    return Exposed(process_index, exposures.expose(request.transfer, parts), exposures.access)
+        array = HELD.get(request.holder, part.array)
+        if array is None or array.is_deleted():
+            return Gone(process.index, part.array, "dropped" if array is None else "deleted")
+        if axes := unreduced_axes(array.sharding):  # its elements are sums over devices
+            return Gone(process.index, part.array, "unreduced", axes)
+        parts.append(_box(array, part.device_id, (slice(*each) for each in part.slices)))
+    buffers = process.exposures.expose(request.transfer, parts)
+    return Exposed(process.index, buffers, process.exposures.access)
 
 
-def _require_elements(array: jax.Array) -> None:
-    """Refuses an array whose elements no device has: they are sums over devices."""
-    if axes := unreduced_axes(array.sharding):
-        raise GoneError("unreduced", axes)
+def read(process: ThisProcess, transfer: str, buffer: int, start: int, stop: int) -> Chunk:
+    """Returns bytes of an exposed buffer, where the process's memory is out of reach."""
+    # A buffer of the message's: it travels without a copy.
+    return Chunk(pickle.PickleBuffer(process.exposures.buffer(transfer, buffer).data[start:stop]))
 
 
-def _box(array: jax.Array, part: PartRequest) -> np.ndarray[Any, Any]:
-    return _shard(array, part.device_id)[tuple(slice(*arguments) for arguments in part.slices)]
-
-
-def not_found(process_index: int, error: NotFoundError) -> NotFound:
-    """Returns the answer for a path that names nothing here."""
-    return NotFound(process_index, str(error), isinstance(error, LostError))
+def _not_found(process: ThisProcess, error: NotFoundError) -> NotFound:
+    return NotFound(process.index, str(error), isinstance(error, LostError))
 
 
 def _flat(name: str, value: Any) -> list[tuple[Any, Any]]:
@@ -220,16 +190,20 @@ def _flat(name: str, value: Any) -> list[tuple[Any, Any]]:
     except ValueError as error:
         raise NotFoundError(
             f"has `{name}`, which is not a pytree: JAX sorts the keys of dicts, and these cannot "
-            "be "
-            "sorted. Lay out a part of it"
+            "be sorted. Lay out a part of it"
         ) from error
 
 
-def layout(name: str, process_index: int, namespace: Mapping[str, Any]) -> LayoutReply | NotFound:
-    """Describes the arrays of a value."""
+def layout(process: ThisProcess, name: str) -> LayoutReply | NotFound:
+    """Returns how the arrays of a value lie over processes and devices.
+
+    Args:
+        process: This process.
+        name: The value's name, with attributes and subscripts.
+    """
     try:
         path = parse_path(name)
-        value, subscripts = find(path, namespace)
+        value, subscripts = find(path, process.shell.user_ns)
         if subscripts:
             whole = path.without(subscripts)
             raise NotFoundError(
@@ -238,18 +212,16 @@ def layout(name: str, process_index: int, namespace: Mapping[str, Any]) -> Layou
             )
         flat = _flat(path.text, value)
     except NotFoundError as error:
-        return not_found(process_index, error)
-    leaves = [(name + jax.tree_util.keystr(path), leaf) for path, leaf in flat]
-    refs = [(text + "[...]", array_of_ref_now(leaf)) for text, leaf in leaves]
-    held = [
-        (text, leaf) if array is None else (of_ref, array)
-        for (text, leaf), (of_ref, array) in zip(leaves, refs, strict=True)
-    ]
+        return _not_found(process, error)
+    held = []
+    for keys, leaf in flat:
+        text, array = name + jax.tree_util.keystr(keys), array_of_ref_now(leaf)
+        held.append((text, leaf) if array is None else (f"{text}[...]", array))
     arrays = [(text, leaf) for text, leaf in held if isinstance(leaf, jax.Array)]
-    single = len(leaves) == 1
+    single = len(held) == 1
     entries = tuple((text, process_describe.describe(leaf, corner=single)) for text, leaf in arrays)
     lost = tuple(text for text, leaf in held if isinstance(leaf, LostArray))
     first = {id(leaf): k for k, (_, leaf) in reversed(list(enumerate(arrays)))}
     again = tuple(k for k, (_, leaf) in enumerate(arrays) if first[id(leaf)] != k)
     others = len(held) - len(arrays) - len(lost)
-    return LayoutReply(process_index, entries, others, lost, again)
+    return LayoutReply(process.index, entries, others, lost, again)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,7 +18,6 @@ from jaxnb.arrays.blocks import Index
 from jaxnb.arrays.gathered import fits, numpy_dtype
 from jaxnb.arrays.lost import unpickle
 from jaxnb.arrays.process_describe import require_tree
-from jaxnb.arrays.process_held import Exposures
 from jaxnb.arrays.process_packing import one_level
 from jaxnb.errors import UsageError
 from jaxnb.launch.host import available_bytes
@@ -25,6 +25,7 @@ from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.arrays import Exposure, Placed, PlaceRequest, Refused
 from jaxnb.options import suggest
 from jaxnb.wire.process_features import CellHere, Feature
+from jaxnb.wire.process_sentinel import ThisProcess
 
 _EXAMPLE = "`%spmd mesh = jax.make_mesh((jax.device_count(),), ('x',))`"
 
@@ -103,8 +104,7 @@ def _pairs(path: str, value: Any, spec: Any) -> Iterator[tuple[str, Any, blocks.
         for key, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
             yield path + jax.tree_util.keystr(key), leaf, spec or ()
         return
-    children = one_level(value)
-    if len(children) == 1 and children[0][1] is value:
+    if (children := one_level(value)) is None:
         raise UsageError(
             f"`{path}` is a single value and has no parts, so it takes one spec, not specs for "
             "parts. Nothing was moved. Values with specs of their own must be pushed one at a "
@@ -177,7 +177,9 @@ class _Slot:
 
 
 @dataclass
-class _Push:
+class Push:
+    """A push that this process takes part in."""
+
     request: PlaceRequest
     slots: list[_Slot]
     shardings: dict[str, list[Any]] = field(default_factory=dict)
@@ -186,63 +188,49 @@ class _Push:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-class Pushes:
-    """The pushes that this process takes part in.
+def place(process: ThisProcess, request: PlaceRequest) -> Placed | Refused:
+    """Checks that what is coming fits, and makes room for it; nothing has moved yet."""
+    push = Push(request, [_slot(array.shape, array.dtype) for array in request.arrays])
+    try:
+        if request.place:
+            _lay_out(push, process.shell.user_ns)
+    except UsageError as error:
+        return Refused(process.index, str(error))
+    sizes = {
+        (k, part): math.prod(stop - start for start, stop in part) * slot.dtype.itemsize
+        for k, slot in enumerate(push.slots)
+        for part in slot.blocks().values()
+    }
+    needed, available = sum(sizes.values()) + sum(request.buffers), available_bytes()
+    if needed > available:
+        return Refused(process.index, "", needed, available)
+    exposures = process.exposures
+    push.out_of_band = exposures.allocate(request.transfer, request.buffers, off=True)
+    rooms = exposures.allocate(request.transfer, sizes.values())
+    push.blocks = dict(zip(sizes, rooms, strict=True))
+    process.pushes[request.transfer] = push
+    return Placed(
+        process_index=process.index,
+        dtypes=tuple(str(slot.dtype) for slot in push.slots),
+        layouts=tuple(slot.layout for slot in push.slots),
+        out_of_band=push.out_of_band,
+        blocks=tuple((k, part, room) for (k, part), room in push.blocks.items()),
+        access=exposures.access,
+    )
 
-    Args:
-        process_index: This process.
-        exposures: Keeps the bytes that come.
-    """
 
-    def __init__(self, process_index: int, exposures: Exposures) -> None:
-        self._process_index = process_index
-        self._exposures = exposures
-        self._open: dict[str, _Push] = {}
+def write(process: ThisProcess, transfer: str, buffer: int, start: int, data: Any) -> None:
+    """Puts bytes into an allocated buffer, where the process's memory is out of reach."""
+    come = np.frombuffer(data, dtype=np.uint8)
+    process.exposures.buffer(transfer, buffer)[start : start + come.nbytes] = come
 
-    def place(self, request: PlaceRequest, namespace: Mapping[str, Any]) -> Placed | Refused:
-        """Checks that what is coming fits, and makes room for it; nothing has moved yet."""
-        push = _Push(request, [_slot(array.shape, array.dtype) for array in request.arrays])
-        try:
-            if request.place:
-                _lay_out(push, namespace)
-            return self._make_room(push)
-        except UsageError as error:
-            self.release(request.transfer)
-            return Refused(self._process_index, str(error))
 
-    def _make_room(self, push: _Push) -> Placed | Refused:
-        request, slots = push.request, push.slots
-        sizes = {
-            (k, part): math.prod(stop - start for start, stop in part) * slot.dtype.itemsize
-            for k, slot in enumerate(slots)
-            for part in slot.blocks().values()
-        }
-        needed, available = sum(sizes.values()) + sum(request.buffers), available_bytes()
-        if needed > available:
-            self.release(request.transfer)
-            return Refused(self._process_index, "", needed, available)
-        push.out_of_band = self._exposures.allocate(request.transfer, request.buffers, off=True)
-        rooms = self._exposures.allocate(request.transfer, sizes.values())
-        push.blocks = dict(zip(sizes, rooms, strict=True))
-        self._open[request.transfer] = push
-        return Placed(
-            process_index=self._process_index,
-            dtypes=tuple(str(slot.dtype) for slot in slots),
-            layouts=tuple(slot.layout for slot in slots),
-            out_of_band=push.out_of_band,
-            blocks=tuple((k, part, room) for (k, part), room in push.blocks.items()),
-            access=self._exposures.access,
-        )
-
-    def build(self, transfer: str) -> None:
-        """Makes the values out of the bytes that have come; they have no names yet."""
-        with ORIGINS.within(transfer, "a push"):
-            self._build(transfer)
-
-    def _build(self, transfer: str) -> None:
-        push = self._open[transfer]
-        arrays = [self._array(k, push) for k in range(len(push.slots))]
-        received = [self._exposures.buffer(transfer, room.buffer) for room in push.out_of_band]
+def build(process: ThisProcess, transfer: str) -> None:
+    """Makes the values out of the bytes that have come; they have no names yet."""
+    with ORIGINS.within(transfer, "a push"):
+        push, buffer = process.pushes[transfer], partial(process.exposures.buffer, transfer)
+        arrays = [_array(k, push, buffer) for k in range(len(push.slots))]
+        received = [buffer(room.buffer) for room in push.out_of_band]
         values = unpickle(push.request.skeleton, received, arrays.__getitem__)
         for name, placed in push.shardings.items():
             leaves, structure = jax.tree.flatten(values[name])
@@ -251,28 +239,32 @@ class Pushes:
         jax.block_until_ready(arrays)
         push.values = values
 
-    def _array(self, k: int, push: _Push) -> jax.Array:
-        slot, parts = push.slots[k], []
-        for device, part in slot.blocks().items():
-            data = self._exposures.buffer(push.request.transfer, push.blocks[k, part].buffer)
-            block = data.view(slot.dtype).reshape([stop - start for start, stop in part])
-            # On the CPU this memory becomes the array, uncopied: nobody may write to it again.
-            data.flags.writeable = block.flags.writeable = False
-            parts.append(jax.device_put(block, device))
-        return jax.make_array_from_single_device_arrays(
-            slot.shape, slot.sharding, parts, dtype=slot.dtype
-        )
 
-    def bind(self, transfer: str) -> dict[str, Any]:
-        """Returns the values by name, and ends the transfer."""
-        values = self._open[transfer].values
-        self.release(transfer)
-        return values
+def _array(k: int, push: Push, buffer: Callable[[int], np.ndarray[Any, Any]]) -> jax.Array:
+    slot, parts = push.slots[k], []
+    for device, part in slot.blocks().items():
+        data = buffer(push.blocks[k, part].buffer)
+        block = data.view(slot.dtype).reshape([stop - start for start, stop in part])
+        # On the CPU this memory becomes the array, uncopied: nobody may write to it again.
+        data.flags.writeable = block.flags.writeable = False
+        parts.append(jax.device_put(block, device))
+    return jax.make_array_from_single_device_arrays(
+        slot.shape, slot.sharding, parts, dtype=slot.dtype
+    )
 
-    def release(self, transfer: str) -> None:
-        """Ends a transfer, finished or not."""
-        self._open.pop(transfer, None)
-        self._exposures.release(transfer)
+
+def bind(process: ThisProcess, transfer: str) -> None:
+    """Binds what was pushed to its names, and ends the transfer."""
+    values = process.pushes[transfer].values
+    release(process, transfer)
+    # Not hidden from %who: the shell would keep a reference to what it hides.
+    process.shell.push(values)
+
+
+def release(process: ThisProcess, transfer: str) -> None:
+    """Ends a pull or push, finished or not, and drops its buffers."""
+    process.pushes.pop(transfer, None)
+    process.exposures.release(transfer)
 
 
 def _slot(shape: tuple[int, ...], dtype: str) -> _Slot:
@@ -283,7 +275,7 @@ def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> Index:
     return tuple(s.indices(n)[:2] for s, n in zip(index, shape, strict=True))
 
 
-def _lay_out(push: _Push, namespace: Mapping[str, Any]) -> None:
+def _lay_out(push: Push, namespace: Mapping[str, Any]) -> None:
     """Gives every array of a push its sharding.
 
     Raises:

@@ -13,7 +13,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -153,20 +153,11 @@ _DONE = "_jaxnb_digested"
 
 @dataclass(slots=True)
 class _Looked:
-    """An array, as it was first given to a dispatch, or came out of one."""
+    """An array, as it was first given to a dispatch, or came out of one; still without a name."""
 
-    processes: Processes
-    number: int
-    position: int
-    computation: str
-    line: int | None
-    origin: Origin
+    described: DigestedArray
+    origin: int
     array: weakref.ref[Any]
-    type: str
-    layout: Layout
-    parts: tuple[ReplicaPart, ...]
-    role: Role = "argument"
-    axes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -196,7 +187,7 @@ class Replicas:
 
     def begin(self, *, is_compared: bool) -> None:
         """Begins a cell; results that others may digest in it only are kept for one more."""
-        kept = [each for each in self._cell.looked if each.role == "result"]
+        kept = [each for each in self._cell.looked if each.described.role == "result"]
         self._cell = _Cell(kept, is_compared=is_compared)
         self.results.begin()
 
@@ -212,7 +203,7 @@ class Replicas:
         positions: Sequence[int],
         arguments: Sequence[Any],
         origins: Sequence[Origin],
-        dispatch: tuple[Processes, int, str, int | None],
+        dispatch: _Dispatch,
     ) -> tuple[tuple[Processes, int], ...]:
         """Digests arguments that were not digested before; waits for them if they are computed.
 
@@ -233,23 +224,28 @@ class Replicas:
             if array is None or _DONE in array.__dict__ or array.is_deleted():
                 continue
             parts = self._parts_of(array)
-            self._remember(number)
+            if len(self._done) > MAX_DONE:
+                self._done = {0}
+            self._done.add(number)
             array.__dict__[_DONE] = True
-            if not parts:
-                continue
-            looked = self._looked(arguments[position], array, position, origins[position],
-                                  dispatch, parts)  # fmt: skip
-            self._add(found, looked)
+            if parts:
+                value = arguments[position]
+                self._add(
+                    found, self._looked(value, array, position, origins[position], dispatch, parts)
+                )
         return tuple((processes, value) for processes, (_, value) in sorted(found.items()))
 
-    def _looked(self, value: Any, array: Any, position: int, origin: Origin,
-                dispatch: tuple[Processes, int, str, int | None],
-                parts: tuple[ReplicaPart, ...]) -> _Looked:  # fmt: skip
-        processes, number, name, line = dispatch
-        return _Looked(
-            processes, number, position, name, line, origin, weakref.ref(array),
-            type_label(*_kind_of(value, array)), self._layout_of(array), parts,
+    def _looked(self, value: Any, array: Any, position: int, origin: Origin, dispatch: _Dispatch,
+                parts: tuple[ReplicaPart, ...], role: Role = "argument",
+                axes: tuple[str, ...] = ()) -> _Looked:  # fmt: skip
+        (processes, number, computation, line), (base, made) = dispatch, origin
+        layout = self._layout_of(array)
+        described = DigestedArray(
+            processes, number, position, computation, line, "", made.base,
+            origin_text(made, base), type_label(*_kind_of(value, array)),
+            layout.spec or layout.text, parts, role, axes,
         )  # fmt: skip
+        return _Looked(described, base, weakref.ref(array))
 
     def _layout_of(self, array: Any) -> Layout:
         return layout_of(array.sharding, tuple(array.shape), self._cell.layouts)
@@ -260,12 +256,12 @@ class Replicas:
         is_one = array is not None and _is_replicated(array, self._layout_of(array))
         return array if is_one else None
 
-    def _digest_result(self, position: int, array: Any, axes: tuple[str, ...],
-                       dispatch: tuple[Processes, int, str, int | None]) -> None:  # fmt: skip
+    def _digest_result(
+        self, position: int, array: Any, axes: tuple[str, ...], dispatch: _Dispatch
+    ) -> None:
         origin = ORIGINS.of(array)
         if origin is not None and (parts := self._parts_of(array)):
-            looked = self._looked(array, array, position, origin, dispatch, parts)
-            looked.role, looked.axes = "result", axes
+            looked = self._looked(array, array, position, origin, dispatch, parts, "result", axes)
             self._add({}, looked)
 
     def put(self, value: Any, given: Any) -> None:
@@ -286,20 +282,12 @@ class Replicas:
             whole = tuple((0, size) for size in array.shape)
             part = ReplicaPart(whole, processes, ((device, f"{number:014x}"),))
             at = processes, made.place or made.base, made.name, made.line
-            looked = self._looked(value, array, 0, origin, at, (part,))
-            looked.role = "put"
-            self._add({}, looked)
-
-    def _remember(self, number: int) -> None:
-        if len(self._done) > MAX_DONE:
-            self._done.clear()
-            self._done.add(0)
-        self._done.add(number)
+            self._add({}, self._looked(value, array, 0, origin, at, (part,), "put"))
 
     def _add(self, found: dict[Processes, tuple[int, int]], looked: _Looked) -> None:
         with self._lock:
-            trails = self._cell.trails
-            for k, part in enumerate(looked.parts):
+            described, trails = looked.described, self._cell.trails
+            for k, part in enumerate(described.parts):
                 digests = {each for _, each in part.digests}
                 value = int(min(digests)[:14], 16)
                 holders = part.processes
@@ -310,7 +298,7 @@ class Replicas:
                 for known in (found, trails):
                     count, before = known.get(holders, (0, 0))
                     # In any order: results are digested when they are there.
-                    step = hash((looked.number, looked.position, k, value))
+                    step = hash((described.number, described.position, k, value))
                     known[holders] = count + 1, (before + step) & MASK
             self._cell.looked.append(looked)
 
@@ -342,8 +330,9 @@ class Replicas:
         """Has arrays digested again when they are used again: a dispatch of them was not made."""
         with self._lock:
             for each in self._cell.looked:
-                if (each.role, each.processes, each.number) == ("argument", processes, number):
-                    self._done.discard(each.origin[0])
+                of = each.described
+                if (of.role, of.processes, of.number) == ("argument", processes, number):
+                    self._done.discard(each.origin)
                     if (array := each.array()) is not None:
                         array.__dict__.pop(_DONE, None)
 
@@ -360,25 +349,8 @@ class Replicas:
         """Returns the arrays that were digested in the cell, with the names they have now."""
         with self._lock:
             looked = list(self._cell.looked)
-        names = ORIGINS.names({each.origin[0] for each in looked})
-        return [
-            DigestedArray(
-                processes=each.processes,
-                number=each.number,
-                position=each.position,
-                computation=each.computation,
-                line=each.line,
-                name=names.get(each.origin[0], ""),
-                origin=each.origin[1].base,
-                made=origin_text(each.origin[1], each.origin[0]),
-                type=each.type,
-                layout=each.layout.spec or each.layout.text,
-                parts=each.parts,
-                role=each.role,
-                axes=each.axes,
-            )
-            for each in looked
-        ]
+        names = ORIGINS.names({each.origin for each in looked})
+        return [replace(each.described, name=names.get(each.origin, "")) for each in looked]
 
 
 def _is_replicated(array: Any, layout: Layout) -> bool:
@@ -397,7 +369,7 @@ def _digests(array: Any, devices: set[int]) -> dict[int, str]:
     found: dict[int, str] = {}
     shared: dict[int, tuple[str, Any]] = {}  # with the memory, so that no other takes its place
     for data in device_arrays(array):
-        device = _device_of(data)
+        device = int(next(iter(data.sharding.device_set)).id)
         if device not in devices:
             continue
         words = host_words(data)
@@ -406,7 +378,3 @@ def _digests(array: Any, devices: set[int]) -> dict[int, str]:
             shared[place] = digest(words).hex(), words
         found[device] = shared[place][0]
     return found
-
-
-def _device_of(data: Any) -> int:
-    return int(next(iter(data.sharding.device_set)).id)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from jaxnb.arrays import refusals
 from jaxnb.arrays.blocks import differing, merged
 from jaxnb.arrays.gathered import ArrayKey, GatheredArray, Wanted
 from jaxnb.arrays.lost import Gather, PerProcess, unpickle
@@ -28,23 +29,9 @@ from jaxnb.arrays.packed import (
     plan_of,
     small_data,
 )
-from jaxnb.arrays.refusals import (
-    missing_error,
-    replicas_text,
-    require_memory_for_pull,
-    require_not_deleted,
-    require_there,
-    unpacked_error,
-    whose,
-)
 from jaxnb.arrays.regions import Path, Region, parse_path
 from jaxnb.callers import levels_to_caller
-from jaxnb.errors import (
-    ArrayGoneError,
-    DivergenceWarning,
-    JaxnbError,
-    UsageError,
-)
+from jaxnb.errors import ArrayGoneError, DivergenceWarning, JaxnbError, UsageError
 from jaxnb.lockstep.provenance import pull_text
 from jaxnb.model.arrays import ArrayInfo, NotFound, Packed, PackRequest
 from jaxnb.wire.asking import Channel
@@ -118,7 +105,7 @@ class Puller:
                 self._fill(channel, [array for array in arrays if not array.is_here])
         apart = pull_text(path.text, of_different_arrays(path.text, packed))
         for array in arrays:
-            if said := replicas_text(path.text, array.info):
+            if said := refusals.replicas_text(path.text, array.info):
                 warnings.warn(said, ReplicasDifferWarning, stacklevel=levels_to_caller())
             elif array.info.suspect and not apart:
                 said = f"`{path.text}` {array.info.suspect}."
@@ -144,7 +131,7 @@ class Puller:
         with self._group.channel() as channel:
             self._require_generation(key.generation, name)
             answer = channel.ask_together(
-                {index: request_for("pack", request=request)}, nbytes=1 << 30
+                {index: request_for("pulls.pack", request=request)}, nbytes=1 << 30
             )[index]
             if isinstance(answer, Unanswered):
                 raise JaxnbError(f"{name} could not be fetched: the process {answer.reason}.")
@@ -156,7 +143,7 @@ class Puller:
                     lambda k: gather(k, answer.arrays[k]) if gather else answer.arrays[k],
                 )
             finally:
-                channel.tell({index: request_for("release", transfer=request.transfer)})
+                channel.tell({index: request_for("pushes.release", transfer=request.transfer)})
 
     def gather(
         self, request_id: str, key: CellKey, processes: Sequence[int], index: int, info: ArrayInfo
@@ -179,21 +166,21 @@ class Puller:
             asked = list(ranks)
         transfer = uuid.uuid4().hex
         asked_for = PackRequest(transfer=transfer, path=path.text, eager_bytes=EAGER_BYTES)
-        request = request_for("pack", request=asked_for)
+        request = request_for("pulls.pack", request=asked_for)
         try:
             answers = channel.ask_together(dict.fromkeys(asked, request), nbytes=1 << 30)
             self._require_packed(channel, path, answers)
         except BaseException:
-            channel.tell(dict.fromkeys(asked, request_for("release", transfer=transfer)))
+            channel.tell(dict.fromkeys(asked, request_for("pushes.release", transfer=transfer)))
             raise
         return answers
 
     def _require_packed(self, channel: Channel, path: Path, answers: Mapping[int, Any]) -> None:
         if any(isinstance(answer, NotFound) for answer in answers.values()):
-            raise missing_error(path, answers)
+            raise refusals.missing_error(path, answers)
         for index, answer in answers.items():
             if isinstance(answer, Unanswered) and answer.error is not None:
-                raise unpacked_error(path, index, answer.error)
+                raise refusals.unpacked_error(path, index, answer.error)
         channel.require(answers, f"`{path.text}` was pulled")
 
     def _values(
@@ -212,7 +199,7 @@ class Puller:
         finally:
             channel.tell(
                 {
-                    i: request_for("release", transfer=a.transfer)
+                    i: request_for("pushes.release", transfer=a.transfer)
                     for i, a in packed.items()
                     if a.buffers
                 }
@@ -250,7 +237,7 @@ class Puller:
             arrays.append(GatheredArray(info, key, self, region))
             # At once: what is unpickled around it may use it.
             if small is not None:
-                fill_small(arrays[-1], small, is_sliced=bool(first.subscripts))
+                fill_small(arrays[-1], small)
             return arrays[-1]
 
         return self._read_value(channel, first, f"`{path.text}`", array)
@@ -260,7 +247,7 @@ class Puller:
     ) -> Any:
         """Reads a process's value: what its pickle leaves out of band, then the pickle."""
         size = sum(exposure.nbytes for exposure in packed.buffers)
-        require_memory_for_pull(size, name)
+        refusals.require_memory_for_pull(size, name)
         buffers = [np.empty(exposure.nbytes, np.uint8) for exposure in packed.buffers]
         moves = [
             Move(packed.process_index, packed.access, packed.transfer, exposure, buffer)
@@ -289,7 +276,7 @@ class Puller:
         """Returns data of arrays; see :class:`jaxnb.arrays.gathered.Reader`."""
         with self._group.channel() as channel:
             for each in wanted:
-                self._require_generation(each.key.generation, whose(each.key))
+                self._require_generation(each.key.generation, refusals.whose(each.key))
             return self._read(channel, wanted)
 
     def _fill(self, channel: Channel, arrays: Sequence[GatheredArray]) -> None:
@@ -301,24 +288,28 @@ class Puller:
     def _read(self, channel: Channel, wanted: Sequence[Wanted]) -> list[np.ndarray[Any, Any]]:
         if not wanted:
             return []
-        require_not_deleted(wanted)
+        refusals.require_not_deleted(wanted)
         alike: Alike = {}
         able = set(channel.able)
         plans = [plan_of(each, able, channel.in_cells, alike) for each in wanted]
         names = list(dict.fromkeys(each.key.name for each in wanted))
-        name = whose(wanted[0].key) if len(names) == 1 else ", ".join(f"`{each}`" for each in names)
+        name = (
+            refusals.whose(wanted[0].key)
+            if len(names) == 1
+            else ", ".join(f"`{each}`" for each in names)
+        )
         nbytes = sum(plan.nbytes for plan in plans)
-        require_memory_for_pull(nbytes, names[0])
+        refusals.require_memory_for_pull(nbytes, names[0])
         transfer = uuid.uuid4().hex
         requests = expose_requests(transfer, plans)
         try:
             answers = channel.ask(requests, nbytes=nbytes)
-            require_there(wanted, answers)
+            refusals.require_there(wanted, answers)
             channel.require(answers, f"{name} was pulled")
             targets = [plan.allocate() for plan in plans]
             self._mover.read(channel, moves_of(transfer, plans, targets, answers), name)
         finally:
-            channel.tell(dict.fromkeys(requests, request_for("release", transfer=transfer)))
+            channel.tell(dict.fromkeys(requests, request_for("pushes.release", transfer=transfer)))
         return [plan.finish(target) for plan, target in zip(plans, targets, strict=True)]
 
     def _require_generation(self, generation: int, whose: str) -> None:

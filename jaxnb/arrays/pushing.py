@@ -77,16 +77,18 @@ class Pusher:
                 size = sum(move.exposure.nbytes for move in moves)
                 # A value is bound on all processes or, if one cannot make it, on none.
                 build = dict.fromkeys(
-                    packages, request_for("build", transfer=transfer, is_interruptible=True)
+                    packages, request_for("pushes.build", transfer=transfer, is_interruptible=True)
                 )
                 channel.require(channel.ask_together(build, nbytes=size), label)
                 channel.check()
                 is_binding.set()
                 with channel.uninterruptible():
-                    bind = dict.fromkeys(packages, request_for("bind", transfer=transfer))
+                    bind = dict.fromkeys(packages, request_for("pushes.bind", transfer=transfer))
                     channel.require(channel.ask(bind), label)
             except BaseException:
-                channel.tell(dict.fromkeys(packages, request_for("release", transfer=transfer)))
+                channel.tell(
+                    dict.fromkeys(packages, request_for("pushes.release", transfer=transfer))
+                )
                 raise
 
     def _place(
@@ -97,7 +99,7 @@ class Pusher:
         require_memory_for_push(pickled, names)
         answers = channel.ask_together(
             {
-                i: request_for("place", request=each.request, is_interruptible=True)
+                i: request_for("pushes.place", request=each.request, is_interruptible=True)
                 for i, each in packages.items()
             }
         )

@@ -7,7 +7,7 @@ stands between backticks is code. Blocks with nothing in them show nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from jaxnb.display.markup import View
@@ -274,7 +274,7 @@ class Beside:
 class Either:
     """What is said in another way in HTML than as text; each may be nothing."""
 
-    html: Sequence[Block] = field(default=())
+    html: Sequence[Block] = ()
     text: str = ""
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise, zip_longest
+from typing import Any
 
 from jaxnb.display import blocks as b
 from jaxnb.labels import one_line, plural
@@ -13,13 +14,12 @@ WIDTH = 80
 """Columns that text variants are made for."""
 
 
-def text_table(rows: Sequence[Sequence[str]], align: str, *, indent: int = 2, gap: int = 2) -> str:
-    """Returns rows as columns of equal width.
+def text_table(rows: Sequence[Sequence[str]], align: str, *, gap: int = 2) -> str:
+    """Returns rows as columns of equal width, indented by two blanks.
 
     Args:
         rows: Rows of equal length.
         align: For each column ``"<"``, ``">"`` or ``"^"``.
-        indent: Blanks before each row.
         gap: Blanks between columns.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -28,7 +28,7 @@ def text_table(rows: Sequence[Sequence[str]], align: str, *, indent: int = 2, ga
         cells = (
             f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True)
         )
-        lines.append((" " * indent + (" " * gap).join(cells)).rstrip())
+        lines.append(f"  {(' ' * gap).join(cells)}".rstrip())
     return "\n".join(lines)
 
 
@@ -80,23 +80,9 @@ def fitted_rows(
     return ["\n".join(text[a:b]) for a, b in pairwise([*starts, len(lines)])]
 
 
-def wrapped(text: str, width: int = WIDTH, indent: int = 0) -> str:
-    """Returns a sentence or more on lines of at most ``width`` columns.
-
-    Args:
-        text: The text.
-        width: Columns, the indent included.
-        indent: Blanks before each line.
-    """
-    blanks = " " * indent
-    return textwrap.fill(
-        text,
-        width,
-        initial_indent=blanks,
-        subsequent_indent=blanks,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+def wrapped(text: str, width: int = WIDTH) -> str:
+    """Returns a sentence or more on lines of at most ``width`` columns."""
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def labelled(rows: Iterable[tuple[str, str]]) -> list[str]:
@@ -148,32 +134,7 @@ def spark(values: Sequence[float | None], top: float) -> str:
 
 def text_of(blocks: Iterable[b.Block]) -> str:
     """Returns a card of blocks, each on lines of its own."""
-    return "\n".join(text for block in blocks if (text := _text(block)))
-
-
-def _text(block: b.Block) -> str:
-    match block:
-        case b.Facts():
-            return facts_text(block)
-        case b.Note():
-            return _note(block)
-        case b.Table():
-            return table_text(block)
-        case b.Pre():
-            return block.text
-        case b.Shown():
-            return block.view.text
-        case b.Progress():
-            return _progress(block)
-        case b.Grid():
-            return _grid(block)
-        case b.Fold():
-            return text_of([block.summary, *block.blocks])
-        case b.Beside():
-            return "\n".join(filter(None, map(text_of, block.groups)))
-        case b.Either():
-            return block.text
-    return ""  # a picture
+    return "\n".join(filter(None, (_TEXT[type(block)](block) for block in blocks)))
 
 
 _BAR_WIDTH = 20
@@ -206,8 +167,7 @@ def _grid(grid: b.Grid) -> str:
     return "\n".join([*(f"  {middle(caption, WIDTH - 2)}" for caption in grid.captions), *lines])
 
 
-def facts_text(facts: b.Facts) -> str:
-    """Returns facts with dots between, on one line or on several."""
+def _facts(facts: b.Facts) -> str:
     parts = [part for part in (facts.title, *facts.parts) if part]
     if facts.title.endswith(":"):
         parts[:2] = [" ".join(parts[:2])]
@@ -248,3 +208,18 @@ def _cell(cell: str | b.Cell) -> str:
     if isinstance(cell, b.Cell):
         return cell.text if cell.short is None else cell.short
     return cell
+
+
+_TEXT: dict[type[Any], Callable[[Any], str]] = {
+    b.Facts: _facts,
+    b.Note: _note,
+    b.Table: table_text,
+    b.Pre: lambda pre: pre.text,
+    b.Shown: lambda shown: shown.view.text,
+    b.Progress: _progress,
+    b.Grid: _grid,
+    b.Lanes: lambda _: "",  # a picture
+    b.Fold: lambda fold: text_of([fold.summary, *fold.blocks]),
+    b.Beside: lambda beside: text_of(block for group in beside.groups for block in group),
+    b.Either: lambda either: either.text,
+}

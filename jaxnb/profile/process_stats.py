@@ -350,7 +350,7 @@ class Statistics:
     def _largest(
         self, tops: dict[int, list[tuple[int, list[Any]]]]
     ) -> dict[int, tuple[LargeArray, ...]]:
-        wanted = process_names.ids_of([arrays for top in tops.values() for _, arrays in top])
+        wanted = {id(a) for top in tops.values() for _, arrays in top for a in arrays}
         shell, search = self._shell, process_names.Names(MOST_OBJECTS)
         names = search.find(shell.user_ns, shell.user_ns_hidden, wanted) if wanted else {}
         unknown = None if search.gave_up else ""

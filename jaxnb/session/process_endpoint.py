@@ -17,7 +17,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from jaxnb.arrays.process_held import Exposures
-from jaxnb.arrays.process_pushes import AmbientMesh, Pushes
+from jaxnb.arrays.process_pushes import AmbientMesh
 from jaxnb.arrays.process_replicas import Replicas
 from jaxnb.cells import process_shell
 from jaxnb.cells.process_output import Paging
@@ -254,14 +254,13 @@ class Responder:
             hooks.begin()
             shell = self._kernel.shell
             runner = Runner(self._kernel, index, recorder, timekeeper)
-            exposures = Exposures()
             self._process = this = ThisProcess(
                 index,
                 shell,
                 recorder,
                 Statistics(shell),
-                exposures,
-                Pushes(index, exposures),
+                Exposures(),
+                {},
                 runner.large_value,
             )
             call = partial(process_sentinel.call, this)

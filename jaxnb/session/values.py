@@ -49,7 +49,7 @@ def layout_of(reach: Reach, name: str) -> ArrayLayout:
     path = parse_path(name, _NAME_IT)
     with reach.channel() as channel:
         channel.require_living(f"the layout of `{name}` was asked for")
-        request = request_for("layout", path=path.text)
+        request = request_for("pulls.layout", name=path.text)
         answers = channel.ask_together(dict.fromkeys(channel.able, request), nbytes=1 << 30)
         channel.require(answers, f"the layout of `{name}` was asked for")
     if not all(isinstance(answer, LayoutReply) for answer in answers.values()):

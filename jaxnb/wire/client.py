@@ -19,16 +19,7 @@ from jaxnb.compat.ipyparallel import RawClient
 from jaxnb.errors import ProcessDiedError
 from jaxnb.labels import capitalized, processes_label
 from jaxnb.model.cells import CellRequest, Request
-from jaxnb.wire.messages import (
-    METADATA_KEY,
-    Exchange,
-    Output,
-    Reply,
-    digest,
-    dump,
-    event_of,
-    load,
-)
+from jaxnb.wire.messages import METADATA_KEY, Exchange, Output, Reply, digest, dump, event_of, load
 
 ASK_SECONDS = 0.5
 """So long a registration may go without notice; then the controller is asked."""
@@ -223,7 +214,11 @@ class Transport:
         sent = self._requests.get(message["parent_header"]["msg_id"])
         if sent is None or sent.exchange is None or sent.reply is not None:
             return  # it has come before
-        sent.reply = Reply(sent.process_index, _loaded(buffers))
+        try:
+            answer = load(buffers)
+        except Exception as unreadable:  # whoever waits must not wait for ever
+            answer = unreadable
+        sent.reply = Reply(sent.process_index, answer)
         sent.came()
 
     def _take_end(self, engine: int, identity: str) -> None:
@@ -249,10 +244,3 @@ def wait_for(future: Future[Any], seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def _loaded(frames: list[Any]) -> Any:
-    try:
-        return load(frames)
-    except Exception as unreadable:  # whoever waits must not wait for ever
-        return unreadable

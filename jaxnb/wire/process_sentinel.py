@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jaxnb.arrays.process_held import Exposures
-    from jaxnb.arrays.process_pushes import Pushes
+    from jaxnb.arrays.process_pushes import Push
     from jaxnb.lockstep.process_recorder import Recorder
     from jaxnb.model.arrays import PackRequest
     from jaxnb.profile.process_stats import Statistics
@@ -39,7 +39,7 @@ class ThisProcess:
         recorder: Knows what it has dispatched.
         statistics: Takes its statistics; for the sentinel's thread alone.
         exposures: Keeps the bytes of the pulls and pushes that it takes part in.
-        pushes: Those pushes.
+        pushes: Those pushes, by transfer.
         large_value: Returns the value of a cell that was too large to travel with its result.
     """
 
@@ -48,7 +48,7 @@ class ThisProcess:
     recorder: Recorder
     statistics: Statistics
     exposures: Exposures
-    pushes: Pushes
+    pushes: dict[str, Push]
     large_value: Callable[[PackRequest], Any]
 
 
@@ -131,15 +131,12 @@ class Sentinel:
                 identities, frames = self._session.feed_identities(parts)
                 message = self._session.deserialize(frames)
                 self._note_once(message["header"]["msg_id"], float(message["content"]["sent"]))
-                self._check_token(message["content"]["token"])
+                if message["content"]["token"] != self.address.token:
+                    raise PermissionError  # a message to another process, said again
             except Exception:  # whatever came, it was not the notebook's; the next may be
                 self.dropped += 1
                 continue
             self._send(identities, message, self._answer(message["content"]))
-
-    def _check_token(self, token: str) -> None:
-        if token != self.address.token:  # a message to another process, said again
-            raise PermissionError
 
     def _answer(self, content: Mapping[str, Any]) -> list[Any]:
         """Returns the frames of an answer; what fails here must not pass for silence."""

@@ -310,7 +310,7 @@ TAMPERED: dict[str, Callable[[list[Any]], list[Any]]] = {
 
 def writing(transfer: str, data: bytes) -> CallRequest:
     buffer = pickle.PickleBuffer(data)
-    return request_for("write", transfer=transfer, buffer=0, start=0, data=buffer)
+    return request_for("pushes.write", transfer=transfer, buffer=0, start=0, data=buffer)
 
 
 @pytest.mark.parametrize("how", TAMPERED)
@@ -366,7 +366,7 @@ def test_a_read_without_a_signature_gets_no_answer(
     client._send(
         client._mux_stream,
         "apply_request",
-        buffers=dump(request_for("read", transfer="a transfer", buffer=0, start=0, stop=1)),
+        buffers=dump(request_for("pulls.read", transfer="a transfer", buffer=0, start=0, stop=1)),
         ident=transport._uuids[0],
     )
     assert_usable(session)  # answers come in order

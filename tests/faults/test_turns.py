@@ -187,7 +187,7 @@ def test_a_reply_comes_though_many_others_have_come_since(
 ) -> None:
     monkeypatch.setattr(client, "REQUESTS_KEPT", 4)
     transport, pid = session._life.transport, session.processes[1].pid
-    late, request = messages.Exchange(), request_for("release", transfer="none")
+    late, request = messages.Exchange(), request_for("pushes.release", transfer="none")
     os.kill(pid, signal.SIGSTOP)
     try:
         transport.send_to(late, 1, request)

@@ -177,7 +177,7 @@ def test_push_interrupted_too_late(nb: Notebook) -> None:
     nb.good(
         "w = 'new'\nimport jaxnb.arrays.pushing\noriginal = jaxnb.arrays.pushing.request_for\n"
         "def interrupting(function, **arguments):\n"
-        "    if function == 'bind': signal.raise_signal(signal.SIGINT)\n"
+        "    if function == 'pushes.bind': signal.raise_signal(signal.SIGINT)\n"
         "    return original(function, **arguments)\n"
         "jaxnb.arrays.pushing.request_for = interrupting"
     )

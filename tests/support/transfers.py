@@ -41,7 +41,7 @@ PIECE_BYTES = 1 << 20
 
 OPEN_TRANSFERS = """
 import gc
-sum(o.open_transfers for o in gc.get_objects() if type(o).__name__ == "Exposures")
+sum(len(o._open) for o in gc.get_objects() if type(o).__name__ == "Exposures")
 """
 
 
