@@ -6,10 +6,9 @@ Time is passed in; nothing here sleeps, reads a clock or prints.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, groupby
 from math import inf
 
 from jaxnb.display.lines import Alignment, LineAssembler, LineQueue, common_prefix, together
@@ -287,66 +286,19 @@ class StreamMerger:
         return [line for stream in self._streams.values() for line in stream.live()]
 
 
-def merged_again(lines: Sequence[MergedLine], first: int) -> list[MergedLine] | None:
-    """Returns a cell's lines, merged once more when all have come; None if they are as few then.
+def merged_again(lines: list[MergedLine]) -> list[MergedLine]:
+    """Returns a cell's lines, merged once more when all have come, each stream by itself.
 
     Equal lines that came further apart than lines wait for each other are one then. Within one
-    stream of a process lines keep their order; those of the first process do in both together.
-
-    Args:
-        lines: The lines, of both streams, as they came.
-        first: The first process.
+    stream of a process lines keep their order.
     """
     if len(lines) > MOST_AGAIN:
-        return None
-    who: dict[tuple[str, str], frozenset[int]] = {}
-    has_twins = False
+        return lines
+    merger = StreamMerger({process for line in lines for process in line.processes})
     for line in lines:
-        before = who.get((line.name, line.text), frozenset())
-        has_twins |= bool(before) and before.isdisjoint(line.processes)
-        who[line.name, line.text] = before | line.processes
-    if not has_twins:
-        return None
-    merged = [each for name in _NAMES for each in _again(lines, name, first)]
-    merged.sort(key=lambda each: each[0])
-    return [line for _, line in merged] if len(merged) < len(lines) else None
-
-
-def _again(
-    lines: Sequence[MergedLine], name: StreamName, first: int
-) -> list[tuple[int, MergedLine]]:
-    """Returns the lines of one stream, and where in the output each has its place."""
-    queues: dict[int, LineQueue] = {}
-    places: dict[int, deque[int]] = defaultdict(deque)
-    own = ((place, line) for place, line in enumerate(lines) if line.name == name)
-    for processes, run in groupby(own, key=lambda each: each[1].processes):
-        came = list(run)
-        texts = together(line.text for _, line in came)
-        firsts = accumulate((text.count("\n") + 1 for text in texts[:-1]), initial=0)
-        for p in sorted(processes):
-            queues.setdefault(p, LineQueue(p)).extend(texts, 0.0)
-        for k in firsts:
-            for p in processes:
-                places[p].append(came[k][0])
-    found: list[tuple[int, MergedLine]] = []
-
-    def emit(positions: tuple[int, ...], text: str) -> None:
-        came = {left[i].process_index: places[left[i].process_index].popleft() for i in positions}
-        place = came.get(first, max(came.values()))
-        found.extend((place, MergedLine(name, frozenset(came), each)) for each in text.split("\n"))
-
-    for queue in queues.values():
-        queue.finished = True
-    while left := [queues[p] for p in sorted(queues) if queues[p]]:
-        Alignment(left, inf, inf, emit).run()
-    low, top = 0, len(lines)
-    for k, (place, line) in reversed([*enumerate(found)]):  # before the next of the first process's
-        top = place if first in line.processes else top
-        found[k] = min(place, top), line
-    for k, (place, line) in enumerate(found):  # and after all that stand before
-        low = max(low, place)
-        found[k] = low, line
-    return found
+        for process in line.processes:
+            merger.feed(process, line.name, f"{line.text}\n", 0.0)
+    return min(lines, merger.close(0.0), key=len)
 
 
 class _Stream:

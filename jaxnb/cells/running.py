@@ -13,7 +13,7 @@ from typing import Literal
 from jaxnb.cells.allowance import Allowance, dropped_texts, flood_text, share_of
 from jaxnb.cells.merge_output import MergedLine, StreamMerger, merged_again
 from jaxnb.cells.result import as_reply, mergers, pieces, timing_of
-from jaxnb.cells.sinks import Ended, HeldOutput, LineEnds, NoSink, OutputSink
+from jaxnb.cells.sinks import Ended, HeldOutput, LineEnds, NoSink, OutputSink, ScriptNotices
 from jaxnb.labels import Outputs, processes_label
 from jaxnb.model.cells import (
     NO_ANSWER,
@@ -25,7 +25,7 @@ from jaxnb.model.cells import (
     StreamChunk,
     StreamName,
 )
-from jaxnb.model.dispatches import Cause, Trail
+from jaxnb.model.dispatches import Cause
 from jaxnb.model.group import Waits
 from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import the_cell
@@ -72,11 +72,6 @@ class Collected:
     def timing(self) -> CellTiming:
         """How long its calls took on each process, if it is timed."""
         return timing_of({i: reply.calls for i, reply in self.replies.items()})
-
-    @property
-    def trails(self) -> dict[int, tuple[Trail, ...]]:
-        """What each process dispatched to several, in short."""
-        return {i: reply.trails for i, reply in self.replies.items()}
 
     @property
     def pitfalls(self) -> tuple[Pitfall, ...]:
@@ -126,6 +121,7 @@ class RunningCell:
         self._num_processes = num_processes
         self._sink = sink
         self.is_shown = sink.shows_cards
+        self.is_script = isinstance(sink, ScriptNotices)
         self.interrupted = interrupted
         self._mergers = mergers(self._processes, outputs)
         self._texts = {name: defaultdict[int, list[str]](list) for name in ("stdout", "stderr")}
@@ -432,8 +428,8 @@ class RunningCell:
                 self._show(merger.close(time.perf_counter()))
             has_more = self._show_held()
         self._show_live()
-        if self._is_merged and (again := merged_again(self._shown, min(self._processes))):
-            self._shown = again
+        if self._is_merged:
+            self._shown = merged_again(self._shown)
         for text in dropped_texts(self._dropped.values()):
             self.notice(text)
         return Collected(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from jaxnb.cells.card_cell import INTERRUPT, waits_text
 from jaxnb.cells.merge_output import MergedLine
@@ -126,16 +124,16 @@ class HeldOutput:
                 del self._queues[index]
 
 
-class OutputSink(Protocol):
-    """Where a running cell's output goes, as it comes.
+class OutputSink:
+    """Where a running cell's output goes, as it comes; these methods do nothing.
 
     Attributes:
         shows_cards: Whoever shows this shows the cell's card too, which tells of pitfalls.
         interrupt_by: How the user interrupts the cell.
     """
 
-    shows_cards: bool
-    interrupt_by: str
+    shows_cards: bool = False
+    interrupt_by: str = INTERRUPT
 
     def begin(self, processes: tuple[int, ...]) -> None:
         """Takes which processes run the cell, before any output."""
@@ -162,54 +160,18 @@ class OutputSink(Protocol):
         """Takes a process's wish to clear its output so far; with ``wait``, at its next."""
 
 
-class NoSink:
+class NoSink(OutputSink):
     """Drops everything: the result holds it all the same. A base for sinks that take a part."""
-
-    shows_cards = False
-    interrupt_by = INTERRUPT
-
-    def begin(self, processes: tuple[int, ...]) -> None:
-        """Does nothing."""
-
-    def tick(self) -> None:
-        """Does nothing."""
-
-    def lines(self, lines: list[MergedLine]) -> None:
-        """Does nothing."""
-
-    def live(self, lines: list[MergedLine]) -> None:
-        """Does nothing."""
-
-    def notice(self, text: str) -> None:
-        """Does nothing."""
-
-    def waits(self, waits: Waits) -> None:
-        """Does nothing."""
-
-    def display(self, process_index: int, output: RichOutput) -> None:
-        """Does nothing."""
-
-    def clear(self, process_index: int, wait: bool) -> None:
-        """Does nothing."""
 
 
 STILL_SECONDS = 10.0
 """Where processes are that wait for nobody is said after so long at one line."""
 
 
-class SaysWaits:
-    """Says once where processes wait, for who shows nothing in place.
+class SaysWaits(OutputSink):
+    """Says once where processes wait, for sinks that show nothing in place."""
 
-    Attributes:
-        interrupt_by: How the user interrupts the cell.
-    """
-
-    interrupt_by = INTERRUPT
     _told: frozenset[object] = frozenset()
-
-    @abstractmethod
-    def notice(self, text: str) -> None:
-        """Shows a sentence of jaxnb's own."""
 
     def waits(self, waits: Waits) -> None:
         """Says where processes are, each state once: a loop has its straggler again and again."""
@@ -223,7 +185,7 @@ class SaysWaits:
             self.notice(waits_text(waits, self.interrupt_by))
 
 
-class StderrNotices(SaysWaits, NoSink):
+class StderrNotices(SaysWaits):
     """Shows jaxnb's own sentences on standard error, and nothing else."""
 
     def notice(self, text: str) -> None:

@@ -256,15 +256,9 @@ class Sink(SaysWaits):
         """Takes which processes run the cell."""
         self._first = min(processes)
 
-    def tick(self) -> None:
-        """Does nothing: all is shown as it comes."""
-
     def lines(self, lines: list[MergedLine]) -> None:
         """Shows lines, up to a limit; what is not shown is counted and said at the end."""
         self._write(self._limiter.feed(lines))
-
-    def live(self, lines: list[MergedLine]) -> None:
-        """Shows lines that are being rewritten."""
 
     def display(self, process_index: int, output: RichOutput) -> None:
         """Shows a rich output of the first process; one of another is kept."""

@@ -8,12 +8,12 @@ from jaxnb.cells.running import RunningCell
 from jaxnb.debugging.asking import Asker
 from jaxnb.session.panel import (
     Panel,
-    Reaches,
     formats_its_error,
     has_caught_interrupt,
     is_in_jax,
     is_out_of_it,
 )
+from jaxnb.session.reach import Reach
 from jaxnb.session.reasons import silent_text
 
 DEATH_GRACE_SECONDS = 0.3
@@ -72,7 +72,7 @@ class Supervisor:
     """
 
     def __init__(
-        self, group: Reaches, running: RunningCell, timeout: float | None, asker: Asker
+        self, group: Reach, running: RunningCell, timeout: float | None, asker: Asker
     ) -> None:
         self._group = group
         self._running = running

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 from jaxnb.cells import result
 from jaxnb.cells.running import RunningCell
-from jaxnb.launch.deaths import Death
-from jaxnb.lockstep.messages import Apart, Asking
-from jaxnb.lockstep.notebook_side import Looker
-from jaxnb.model.cells import CellRequest
+from jaxnb.lockstep.messages import Asking
 from jaxnb.model.group import AtLine, Waits, Whereabouts
-from jaxnb.session.reasons import (
-    Reason,
-    awaited,
-    lost_text,
-    silent_reason,
-    still_text,
-    threads_reason,
-)
+from jaxnb.session.reach import Reach
+from jaxnb.session.reasons import Reason, awaited, silent_reason, still_text, threads_reason
 
 _COMPILES = ("backend_compile", "compile_or_get_cached", "_compile_and_write_cache")
 
@@ -48,11 +38,6 @@ def waits(where: Whereabouts) -> bool:
     if where.compiling is not None and where.compiling.holder is not None:
         return True
     return any(file in entry.file for entry in where.stack for file in _WAITS)
-
-
-def is_idle(where: Whereabouts) -> bool:
-    """Whether a process's main thread waits for messages, in its event loop."""
-    return bool(where.stack) and where.stack[-1].file.endswith("/selectors.py")
 
 
 def formats_its_error(where: Whereabouts) -> bool:
@@ -172,34 +157,24 @@ class Standing:
         Args:
             late: For whom processes wait, where that is known.
         """
-        found: dict[tuple[object, ...], AtLine] = {}
+        at: dict[AtLine, list[int]] = {}
         for i, where in sorted(self.found.items()):
             if where.fault:
                 continue
-            awaited = late.get(i, ()) if waits(where) else ()
-            key = (where.in_cell, waits(where), awaited, doing(where), _text_of_last(where))
-            before = found.get(key)
-            who = (*before.processes, i) if before else (i,)
-            seconds = min(self.seconds(i), before.seconds) if before else self.seconds(i)
-            found[key] = _at_line(where, who, seconds, awaited)
-        return tuple(found.values())
-
-
-def _at_line(
-    where: Whereabouts, who: tuple[int, ...], seconds: float, late: tuple[int, ...]
-) -> AtLine:
-    last = _text_of_last(where)
-    return AtLine(who, where.in_cell, seconds, waits(where), late, doing(where), last)
+            is_waiting, last = waits(where), where.last_dispatch
+            awaited = late.get(i, ()) if is_waiting else ()
+            said = f"{last.number}: {last.signature()}" if last is not None else ""
+            place = AtLine((), where.in_cell, 0.0, is_waiting, awaited, doing(where), said)
+            at.setdefault(place, []).append(i)
+        return tuple(
+            replace(place, processes=tuple(who), seconds=min(map(self.seconds, who)))
+            for place, who in at.items()
+        )
 
 
 def _number(where: Whereabouts) -> tuple[tuple[int, ...], int] | None:
     last = where.last_dispatch
     return None if last is None else (last.processes, last.number)
-
-
-def _text_of_last(where: Whereabouts) -> str:
-    last = where.last_dispatch
-    return f"{last.number}: {last.signature()}" if last is not None else ""
 
 
 def faults_text(found: Mapping[int, Whereabouts]) -> str:
@@ -221,43 +196,6 @@ on. With a look a second, no wait is shown later than after 5 s."""
 QUIET_SECONDS = 5.0
 """The user is shown where the processes of a cell are that has shown nothing for so long."""
 
-LOST_SECONDS = 10.0
-"""Who runs no cell for so long, and has not answered, never will: a message was lost. Nothing in
-the way of messages drops any, so this is told and not mended."""
-
-
-class Reaches(Protocol):
-    """What is needed of a group."""
-
-    @property
-    def num_processes(self) -> int:
-        """Size of the group."""
-
-    @property
-    def deaths(self) -> Sequence[Death]:
-        """Processes of the group that died without having been told to."""
-
-    def where(self, processes: Iterable[int]) -> dict[int, Whereabouts]:
-        """Returns where processes' main threads are, for those that tell."""
-
-    def apart(self) -> Apart | None:
-        """Returns the processes of which not the same has failed; None if there are none."""
-
-    def looker(self, request: CellRequest) -> Looker | None:
-        """Returns what asks the conductor who waits in a cell; None where it is not asked."""
-
-    def stopped_text(self, processes: Iterable[int]) -> str:
-        """Returns which of processes are stopped, as a clause; empty if none is."""
-
-    def send_interrupt(self, processes: Iterable[int]) -> None:
-        """Sends SIGINT to processes."""
-
-    def interrupt_in_lockstep(self, request: CellRequest) -> None:
-        """Has a cell's processes raise KeyboardInterrupt after the same dispatch."""
-
-    def mark_out_of_step(self) -> None:
-        """Notes that processes did not come back."""
-
 
 class Panel:
     """Watches one running cell; nothing that it sees has it do anything to the processes.
@@ -274,14 +212,12 @@ class Panel:
             none.
     """
 
-    def __init__(self, group: Reaches, running: RunningCell) -> None:
+    def __init__(self, group: Reach, running: RunningCell) -> None:
         self._group = group
         self._running = running
         self._look_at = time.monotonic() + LOOK_SECONDS
         self._standing = Standing()
         self._looker = group.looker(running.request)
-        self._absent: dict[int, float] = {}
-        self._has_told_of_loss = False
         self._raised_at: dict[str, float] = {}  # what was raised, and when that was first seen
         self._told: set[str] = set()
         self.failed_apart = ""
@@ -301,7 +237,6 @@ class Panel:
         self._standing.see(self._group.where(waiting), waiting, now)
         if self._looker is not None:
             self._looker.look()
-        self._tell_who_is_absent(now)
         self._tell_who_raised(now)
         reason = self._failure() or self._fault() or Reason("")
         is_quiet = now - self._running.shown_at >= QUIET_SECONDS
@@ -362,18 +297,6 @@ class Panel:
             places = [found[i].in_cell for i in left if i in found]
             said = [(raised[what], what) for what in new]
             self._running.notice(still_text(said, left, places, self._running.interrupt_by))
-
-    def _tell_who_is_absent(self, now: float) -> None:
-        """Tells, once, who runs nothing, though the cell waits for it."""
-        found = self._standing.found.items()
-        absent = [i for i, each in found if each.cell_seconds is None and is_idle(each)]
-        self._absent = {i: self._absent.get(i, now) for i in absent}
-        if self._running.is_behind:  # the answer comes after all output
-            self._absent = dict.fromkeys(absent, now)
-        lost = [i for i, since in sorted(self._absent.items()) if now - since >= LOST_SECONDS]
-        if lost and not self._has_told_of_loss:
-            self._has_told_of_loss = True
-            self._running.notice(lost_text(lost, LOST_SECONDS, self._running.interrupt_by))
 
     def _failure(self) -> Reason | None:
         """Returns what is said of a computation that has failed on some processes only, so far."""

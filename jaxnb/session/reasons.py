@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
 
 from jaxnb.labels import capitalized, processes_label, ranks_label
@@ -11,22 +12,6 @@ from jaxnb.lockstep.messages import Asking
 from jaxnb.model.dispatches import Cause
 from jaxnb.model.group import StackEntry, Whereabouts
 from jaxnb.model.scripts import in_notebook, the_cell
-
-
-def lost_text(processes: Sequence[int], seconds: float, press: str) -> str:
-    """Returns what is said of processes that run no cell, and have not answered.
-
-    Args:
-        processes: Their indices.
-        seconds: For how long.
-        press: How the user interrupts the cell.
-    """
-    runs, has = ("is running", "has") if len(processes) == 1 else ("are running", "have")
-    return (
-        f"{processes_label(processes).capitalize()} {runs} no cell and {has} not answered for "
-        f"{seconds:g} s: a message was lost. {press} twice to end {the_cell()}"
-        f"{in_notebook(': new processes take over the variables')}."
-    )
 
 
 def still_text(
@@ -178,7 +163,11 @@ def threads_reason(askings: Sequence[Asking]) -> Reason | None:
     They may come in any order, so that one whose word no other says may still be let go: nobody
     knows what the others will ask for next. Of several threads of a process the last to ask counts.
     """
-    last = {each.process: each for each in sorted(askings, key=_token) if each.lane == "other"}
+    last = {
+        each.process: each
+        for each in sorted(askings, key=attrgetter("token"))
+        if each.lane == "other"
+    }
     if not last:
         return None
     each_of = "each of " if len(last) > 1 else ""
@@ -198,10 +187,6 @@ def threads_reason(askings: Sequence[Asking]) -> Reason | None:
     if len({each.word.program for each in last.values()}) > 1:
         return Reason(f"{text}programs or shapes differ on processes {who}.", "program")
     return Reason(f"{text}inputs of the one program differ on processes {who}.", "input")
-
-
-def _token(asking: Asking) -> int:
-    return asking.token
 
 
 def silent_reason(seconds: float, pid: int) -> Reason:

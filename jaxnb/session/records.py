@@ -6,7 +6,7 @@ import json
 import re
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import islice
@@ -16,7 +16,7 @@ from typing import Any, Literal, overload
 from jaxnb.callers import levels_to_caller
 from jaxnb.cells.outcome import outcome_of
 from jaxnb.cells.result import CellResult, ending_of
-from jaxnb.cells.sinks import OutputSink, ScriptNotices
+from jaxnb.cells.running import RunningCell
 from jaxnb.errors import NanWarning, PitfallWarning, UsageError
 from jaxnb.labels import one_line, plural
 from jaxnb.lockstep.settings import KnownSettings
@@ -124,7 +124,7 @@ def record_of(
     result: CellResult,
     *,
     began: datetime,
-    trails: Mapping[int, tuple[Trail, ...]] | None,
+    trails: Iterable[Sequence[Trail]] | None,
     outcome: CellOutcome,
     detail: str,
     generation: int,
@@ -157,7 +157,9 @@ def record_of(
         process_seconds=max((each.seconds for each in results), default=0.0),
         compile_seconds=max((each.compile_seconds for each in results), default=0.0),
         compiles=max((each.compiles for each in results), default=0),
-        dispatches=None if trails is None else _dispatches(trails),
+        dispatches=None
+        if trails is None
+        else max((sum(trail.count for trail in mine) for mine in trails), default=0),
         allocated_bytes=allocated,
         peak_bytes=peaks,
         outcome=outcome,
@@ -166,10 +168,6 @@ def record_of(
         starts=starts,
         cause=cause,
     )
-
-
-def _dispatches(trails: Mapping[int, tuple[Trail, ...]]) -> int:
-    return max((sum(trail.count for trail in mine) for mine in trails.values()), default=0)
 
 
 def _memory(result: CellResult) -> tuple[dict[int, int], dict[int, int]]:
@@ -315,7 +313,9 @@ class Records:
         record = record_of(
             result,
             began=began,
-            trails=ran.collected.trails if is_recorded else None,
+            trails=[reply.trails for reply in ran.collected.replies.values()]
+            if is_recorded
+            else None,
             outcome=outcome_of(
                 result,
                 failure,
@@ -339,17 +339,17 @@ class Records:
         return told
 
 
-def tell(ran: Ran, result: CellResult, sink: OutputSink, error: Exception | None) -> None:
+def tell(running: RunningCell, result: CellResult, error: Exception | None) -> None:
     """Tells who does not see a cell's card of what it has: a script is warned, at its line."""
-    is_script, warn_at = isinstance(sink, ScriptNotices), levels_to_caller()
+    is_script, warn_at = running.is_script, levels_to_caller()
     if is_script and result.first_nan is not None:
         warnings.warn(str(result.first_nan), NanWarning, stacklevel=warn_at)
-    if not result.pitfalls or sink.shows_cards:
+    if not result.pitfalls or running.is_shown:
         return
     text = describe(result.pitfalls, len(result.per_process))
     if not is_script:
         for each in result.pitfalls:
-            ran.running.notice(describe([each], len(result.per_process)))
+            running.notice(describe([each], len(result.per_process)))
     elif error is not None:
         error.add_note(text)
     else:

@@ -15,12 +15,11 @@ from jaxnb.arrays.pulling import CellKey, Puller
 from jaxnb.cells.outcome import caught_text, stopped_text
 from jaxnb.cells.result import CellResult, ProcessResult, place_of
 from jaxnb.cells.running import Collected, RunningCell
-from jaxnb.cells.sinks import OutputSink, ScriptNotices
 from jaxnb.launch.deaths import dead_processes
 from jaxnb.lockstep import divergence
 from jaxnb.lockstep.provenance import apart_text, differing_arguments, differing_names, made_in
 from jaxnb.model.arrays import PackRequest
-from jaxnb.model.cells import CellReply, CellRequest, ValueInfo
+from jaxnb.model.cells import CellReply, ValueInfo
 from jaxnb.model.dispatches import (
     Argument,
     Cause,
@@ -39,23 +38,9 @@ from jaxnb.pitfalls.findings import FirstNan
 from jaxnb.session.group import Life
 from jaxnb.session.interrupts_and_timeouts import Supervisor
 from jaxnb.session.reach import Reach
-from jaxnb.wire.sentinels import TOLD, Sentinels
 
 DIGEST_SECONDS = 30.0
 """A process that is asked for digests of arrays' bytes, or for their names, reads much memory."""
-
-
-def unequal_inputs(replies: Mapping[int, CellReply], sentinels: Sentinels) -> list[UnequalInput]:
-    """Returns the replicated arrays that a cell was to compute with, and that are not equal.
-
-    Args:
-        replies: What the processes have answered.
-        sentinels: They.
-    """
-    if not unequal.differ({i: reply.replicas for i, reply in replies.items()}):
-        return []
-    digested = sentinels.ask(replies, f"{TOLD}.digested", seconds=DIGEST_SECONDS)
-    return unequal.unequal_inputs(digested)
 
 
 def value_apart(replies: Mapping[int, CellReply]) -> str:
@@ -131,61 +116,35 @@ class Ran:
         return self.running.wait_cause if self.was_cut else ""
 
 
-class Results:
-    """Makes the results of cells.
+def result_of(
+    ran: Ran,
+    num_processes: int,
+    puller: Puller,
+    pitfalls: tuple[Pitfall, ...] = (),
+    cause: Cause | Literal[""] = "",
+) -> CellResult:
+    """Returns what a cell did.
 
     Args:
-        puller: Brings their values, where these have stayed on the processes.
+        ran: The cell.
+        num_processes: Size of the group.
+        puller: Fetches values that have stayed on the processes.
+        pitfalls: Those that no earlier cell has reported.
+        cause: Why its processes diverged, or waited until they were interrupted.
     """
+    collected, found = ran.collected, ran.findings
+    request, replies = collected.request, collected.replies
+    key = CellKey(request.cell, ran.generation)
+    gather = partial(puller.gather, request.request_id, key)
 
-    def __init__(self, puller: Puller) -> None:
-        self._puller = puller
+    def fetch(index: int, digest: bytes, gather: Gather | None) -> Any:
+        asked = PackRequest(transfer=uuid.uuid4().hex, cell=request.request_id, digest=digest)
+        return puller.cell_value(index, asked, key, gather)
 
-    def result_of(
-        self,
-        ran: Ran,
-        num_processes: int,
-        pitfalls: tuple[Pitfall, ...] = (),
-        cause: Cause | Literal[""] = "",
-    ) -> CellResult:
-        """Returns what a cell did.
-
-        Args:
-            ran: It.
-            num_processes: Size of the group.
-            pitfalls: Those that no cell before it has told of.
-            cause: Why its processes parted, or waited until they were interrupted.
-        """
-        collected, found = ran.collected, ran.findings
-        request, replies = collected.request, collected.replies
-        gather = partial(
-            self._puller.gather, request.request_id, CellKey(request.cell, ran.generation)
-        )
-        return CellResult(
-            cell=request.cell,
-            code=request.code,
-            per_process={i: self._of_process(ran, i, gather) for i in replies},
-            num_processes=num_processes,
-            seconds=collected.seconds,
-            stdout=collected.merged["stdout"],
-            stderr=collected.merged["stderr"],
-            divergence=found.stopped,
-            unequal_names=found.unequal_names,
-            pitfalls=pitfalls,
-            first_nan=found.first_nan,
-            timing=collected.timing if request.calls != 0 else None,
-            gather=partial(gather, tuple(replies)),
-            unequal=found.unequal,
-            cause=cause,
-            suspect=found.suspect,
-        )
-
-    def _of_process(self, ran: Ran, index: int, gather: Any) -> ProcessResult:
-        collected = ran.collected
-        reply = collected.replies[index]
-        return ProcessResult(
+    per_process = {
+        index: ProcessResult(
             process_index=index,
-            value_info=_with_suspect(reply.value, ran.findings.suspect),
+            value_info=_with_suspect(reply.value, found.suspect),
             stdout=collected.texts["stdout"][index],
             stderr=collected.texts["stderr"][index],
             displays=collected.displays[index],
@@ -196,27 +155,29 @@ class Results:
             loads=reply.loads,
             memory=reply.memory,
             computes=reply.computes,
-            fetch=partial(
-                self._fetch,
-                collected.request,
-                ran.generation,
-                index,
-                reply.value.digest if reply.value else b"",
-            ),
-            gather=partial(gather, _holders(collected.replies, index)),
+            fetch=partial(fetch, index, reply.value.digest if reply.value else b""),
+            gather=partial(gather, _holders(replies, index)),
         )
-
-    def _fetch(
-        self,
-        request: CellRequest,
-        generation: int,
-        index: int,
-        digest: bytes,
-        gather: Gather | None,
-    ) -> Any:
-        transfer = uuid.uuid4().hex
-        asked = PackRequest(transfer=transfer, cell=request.request_id, digest=digest)
-        return self._puller.cell_value(index, asked, CellKey(request.cell, generation), gather)
+        for index, reply in replies.items()
+    }
+    return CellResult(
+        cell=request.cell,
+        code=request.code,
+        per_process=per_process,
+        num_processes=num_processes,
+        seconds=collected.seconds,
+        stdout=collected.merged["stdout"],
+        stderr=collected.merged["stderr"],
+        divergence=found.stopped,
+        unequal_names=found.unequal_names,
+        pitfalls=pitfalls,
+        first_nan=found.first_nan,
+        timing=collected.timing if request.calls != 0 else None,
+        gather=partial(gather, tuple(replies)),
+        unequal=found.unequal,
+        cause=cause,
+        suspect=found.suspect,
+    )
 
 
 def _with_suspect(info: ValueInfo | None, suspect: str) -> ValueInfo | None:
@@ -250,54 +211,44 @@ class Examiner:
         self._told: set[tuple[Any, ...]] = set()
 
     def examine(
-        self,
-        running: RunningCell,
-        collected: Collected,
-        sink: OutputSink,
-        *,
-        was_cut: bool,
-        was_interrupted: bool,
-        is_apart: bool,
+        self, running: RunningCell, collected: Collected, *, was_interrupted: bool, is_apart: bool
     ) -> Findings:
-        """Returns what is found, and tells it beside the cell's output, but for unequal names.
+        """Returns what is found, and shows it beside the cell's output, but for unequal names.
 
         Args:
             running: The cell.
             collected: What its processes have sent.
-            sink: Where its output goes: a script is warned instead, and a card shows programs.
-            was_cut: Whether it was interrupted, or a process has died.
             was_interrupted: Whether it was interrupted, for whatever reason.
             is_apart: Whether a computation has failed on some processes only.
         """
-        is_script = isinstance(sink, ScriptNotices)
         is_recorded = self._reach.is_recorded(collected.request)
         stopped = self._stopped(collected)
-        if stopped is not None and stopped.program is not None and not sink.shows_cards:
-            running.notice(_programs_text(stopped.program))  # a card has it, folded
+        if stopped is not None and stopped.program is not None and not running.is_shown:
+            running.notice(  # a card has it, folded
+                "The processes were about to dispatch programs that are not the same. "
+                f"{stopped.program.summary}\n{divergence.text_of(stopped.program)}"
+            )
         if caught := caught_text(collected.replies):
             running.notice(caught)
         found: tuple[UnequalInput, ...] = ()
         suspect = ""
         if is_recorded and running.abandoned is None:
-            if found := self._unequal(collected):
-                for role in dict.fromkeys(each.array.role for each in found):
-                    those = [each for each in found if each.array.role == role]
-                    running.notice(unequal.describe(those, collected.request.cell))
+            found = self._unequal(collected)
+            for role in dict.fromkeys(each.array.role for each in found):
+                those = [each for each in found if each.array.role == role]
+                running.notice(unequal.describe(those, collected.request.cell))
             suspect = value_apart(collected.replies)
-        is_alike = not (was_cut or collected.errors or stopped)
-        names = () if is_alike or not is_recorded else self._unequal_names(running, collected)
+        has_failed = was_interrupted or self._life.deaths or collected.errors or stopped
+        names = self._unequal_names(running, collected) if has_failed and is_recorded else ()
         seen = [each.nan for each in collected.replies.values() if each.nan is not None]
         first_nan = findings.first_of(collected.request.cell, seen)
-        if first_nan is not None and not is_script:
+        if first_nan is not None and not running.is_script:
             running.notice(str(first_nan))
         if was_interrupted and not (names or is_apart) and is_recorded:
             last = self._last_of_all(collected)
             if last is not None:
                 running.notice(stopped_text(last))
         return Findings(stopped, found, suspect, names, first_nan)
-
-    def _recordings(self, processes: Sequence[int]) -> dict[int, Recording]:
-        return self._reach.told(processes, "recording")
 
     def _stopped(self, collected: Collected) -> Divergence | None:
         """Returns why a cell's processes did not agree, if they did not.
@@ -308,7 +259,7 @@ class Examiner:
         stopped = [i for i, error in errors.items() if error.type_name == "DivergenceError"]
         if not stopped:
             return None
-        recordings = self._recordings(stopped)
+        recordings: dict[int, Recording] = self._reach.told(stopped, "recording")
         at = {i: each.refused for i, each in recordings.items() if each.refused is not None}
         if not at:
             return None
@@ -338,10 +289,13 @@ class Examiner:
         """Returns the replicas that a cell was to compute with, or has made, and are not equal."""
         gone = dead_processes(self._life.deaths) | collected.silent
         replies = {i: reply for i, reply in collected.replies.items() if i not in gone}
+        if not unequal.differ({i: reply.replicas for i, reply in replies.items()}):
+            return ()
+        digested = self._reach.told(replies, "digested", DIGEST_SECONDS)
         # What comes out of a program may be told a cell later; of the others each cell tells.
         found = [
             each
-            for each in unequal_inputs(replies, self._life.sentinels)
+            for each in unequal.unequal_inputs(digested)
             if each.array.role != "result" or each.array.key not in self._told
         ]
         self._told.update(each.array.key for each in found)
@@ -378,15 +332,11 @@ class Examiner:
         if {error and error.type_name for error in errors} != {"KeyboardInterrupt"}:
             return None
         who = tuple(sorted(collected.replies))
-        trails = collected.trails
+        trails = {i: reply.trails for i, reply in collected.replies.items()}
         counts = {i: [t.count for t in trails[i] if t.processes == who] for i in who}
         if not counts[who[0]] or any(each != counts[who[0]] for each in counts.values()):
             return None
-        known = [d for each in self._recordings(who[:1]).values() for d in each.dispatches]
+        recordings: dict[int, Recording] = self._reach.told(who[:1], "recording")
+        known = [d for each in recordings.values() for d in each.dispatches]
         place = who, counts[who[0]][0]
         return next((d for d in known if (d.processes, d.number) == place), None)
-
-
-def _programs_text(difference: ProgramDifference) -> str:
-    said = "The processes were about to dispatch programs that are not the same."
-    return f"{said} {difference.summary}\n{divergence.text_of(difference)}"

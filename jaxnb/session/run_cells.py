@@ -33,7 +33,7 @@ from jaxnb.session.interrupts_and_timeouts import Supervisor
 from jaxnb.session.lifecycle import Phase, Size
 from jaxnb.session.reach import Reach
 from jaxnb.session.records import Records, tell
-from jaxnb.session.results import Examiner, Ran, Results
+from jaxnb.session.results import Examiner, Ran, result_of
 from jaxnb.session.starting import Progress, untold
 from jaxnb.session.work import Work
 from jaxnb.wire.messages import Exchange
@@ -163,7 +163,7 @@ class Cells:
     ) -> None:
         self._life, self._work, self._reach = life, work, reach
         self._recoveries, self._settings = recoveries, settings
-        self._results, self.records = Results(puller), Records(life, reach, settings)
+        self._puller, self.records = puller, Records(life, reach, settings)
         self._examiner = Examiner(life, reach)
         self.next_cell = itertools.count(1).__next__
         self.is_in_notebook = False
@@ -209,7 +209,7 @@ class Cells:
             self.records.note(ran, result, began, failure)
         if is_own and interrupted.is_set() and not ran.supervisor.interrupted:
             raise KeyboardInterrupt  # the cell had ended; or the group was being formed
-        tell(ran, result, sink, error)
+        tell(ran.running, result, error)
         if error is not None:
             raise error
         return result
@@ -230,18 +230,15 @@ class Cells:
         collected, supervisor = self._wait(running, timeout)
         apart = self._apart(collected, supervisor.interrupted)
         self._settings.replied(collected.replies, collected.silent)
-        was_cut = supervisor.interrupted or bool(self._life.deaths)
         is_apart = apart is not None or self._is_out_of_step(collected, supervisor.interrupted)
         computed = "" if is_apart else self._still_computed(running, supervisor)
         found = self._examiner.examine(
             running,
             collected,
-            sink,
-            was_cut=was_cut,
             was_interrupted=supervisor.interrupted,
             is_apart=apart is not None or bool(computed),
         )
-        is_alike = not (was_cut or collected.errors)
+        is_alike = not (supervisor.interrupted or self._life.deaths or collected.errors)
         tell_names = partial(unequal_names_text, request.cell, has_ended_alike=is_alike)
         if apart is not None and not supervisor.told_apart:
             running.notice(f"{apart}.")
@@ -311,8 +308,7 @@ class Cells:
         has_failed = any(each.has_failed for each in collected.replies.values())
         if not (has_failed or collected.errors or was_interrupted):
             return None
-        is_ready = life.lifecycle.state == "ready" and not life.deaths
-        return self._reach.apart() if is_ready else None
+        return self._reach.apart() if life.lifecycle.state == "ready" else None
 
     def _still_computed(self, running: RunningCell, supervisor: Supervisor) -> str:
         """Returns what an interrupted cell has dispatched that does not end soon, in words.
@@ -320,7 +316,7 @@ class Cells:
         No cell is run until it has ended. Another interrupt meanwhile gives it up.
         """
         life = self._life
-        is_ready = life.lifecycle.state == "ready" and not life.deaths
+        is_ready = life.lifecycle.state == "ready"
         if not (is_ready and supervisor.interrupted) or running.request.script is not None:
             return ""
         deadline = time.monotonic() + COMPUTED_SECONDS
@@ -346,9 +342,7 @@ class Cells:
         several CPU devices calls return before their collectives have run.
         """
         life = self._life
-        if life.deaths or life.lifecycle.state != "ready":
-            return False
-        if self._reach.is_recorded(collected.request):
+        if life.lifecycle.state != "ready" or self._reach.is_recorded(collected.request):
             return False
         errors = [collected.errors.get(i) for i in collected.replies]
         ends = {error and (error.type_name, error.line) for error in errors}
@@ -409,7 +403,7 @@ class Cells:
         """Makes the result of a cell, and notes it for the next."""
         pitfalls = self.records.new_pitfalls(ran)
         cause = "dead" if has_died else ran.cause
-        result = self._results.result_of(ran, self._life.num_processes, pitfalls, cause)
+        result = result_of(ran, self._life.num_processes, self._puller, pitfalls, cause)
         self._work.note_result(result)
         if not ran.collected.request.aside:
             self._work.last_cell = result.cell

@@ -80,7 +80,7 @@ def test_what_is_kept_of_a_cell() -> None:
     kept = record_of(
         result(),
         began=datetime(2026, 1, 31, 12, tzinfo=UTC),
-        trails=trails,
+        trails=trails.values(),
         outcome="error",
         detail="boom\n" + "x" * 400,
         generation=2,

@@ -216,8 +216,7 @@ def test_the_rows_of_what_one_has_printed_stay_together():
     apart.feed(0, "stdout", texts[0], 0.0)
     lines = apart.drain(9.0)
     apart.feed(1, "stdout", texts[0], 9.0)
-    again = merged_again([*lines, *apart.close(9.0)], 0)
-    assert again is not None
+    again = merged_again([*lines, *apart.close(9.0)])
     assert labelled(again) == [f"[0-1] {line}" for line in texts[0].splitlines()]
 
 
@@ -346,11 +345,11 @@ def test_merging_once_more_loses_and_reorders_nothing(streams: list[list[str]], 
         p, left = rng.choice(said)
         name: StreamName = rng.choice(["stdout", "stderr"])
         came.append(MergedLine(name, frozenset({p}), left.popleft()))
-    merged = merged_again(came, 0) or came
+    merged = merged_again(came)
     for p in range(len(streams)):
-        for names in [["stdout"], ["stderr"]] if p else [["stdout", "stderr"]]:
+        for name in ("stdout", "stderr"):
             before, after = (
-                [(x.name, x.text) for x in lines if p in x.processes and x.name in names]
+                [x.text for x in lines if p in x.processes and x.name == name]
                 for lines in (came, merged)
             )
             assert before == after
@@ -360,9 +359,12 @@ def test_merging_once_more_loses_and_reorders_nothing(streams: list[list[str]], 
 def test_streams_that_came_one_after_the_other_merge_completely():
     each = [("stdout", "loaded"), ("stderr", "careful"), ("stdout", "done")]
     came = [MergedLine(name, frozenset({p}), text) for p in range(3) for name, text in each]
-    merged = merged_again(came, 0)
-    assert merged == [MergedLine(name, frozenset(range(3)), text) for name, text in each]
-    assert merged_again(merged, 0) is None
+    merged = merged_again(came)
+    everyone = frozenset(range(3))
+    assert merged == [
+        MergedLine(name, everyone, text) for name, text in [each[0], each[2], each[1]]
+    ]
+    assert merged_again(merged) is merged
 
 
 TERMINAL = st.lists(

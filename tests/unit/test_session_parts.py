@@ -13,7 +13,7 @@ from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import SessionBrokenError
 from jaxnb.model.cells import CellReply, CellRequest, ProcessError, StreamChunk
 from jaxnb.model.dispatches import Divergence
-from jaxnb.session.results import Findings, Ran, Results
+from jaxnb.session.results import Findings, Ran, result_of
 from jaxnb.session.work import Work
 from jaxnb.wire.messages import Exchange, Reply
 
@@ -82,7 +82,7 @@ def ran(calls: tuple[float, ...], findings: Findings, **how: Any) -> Ran:
 def test_a_result_is_what_came_and_what_was_found() -> None:
     parted = Divergence(7, 1, "order", ())
     once = ran((), Findings(parted), interrupted=True)
-    result = Results(NO_PULLER).result_of(once, 4, cause=once.cause)
+    result = result_of(once, 4, NO_PULLER, cause=once.cause)
     assert (result.cell, result.num_processes, result.seconds) == (7, 4, 2.0)
     assert (result.stdout, result.per_process[0].stdout) == ("[0] a\n", "a\n")
     assert (result.divergence, result.cause) == (parted, "order")
