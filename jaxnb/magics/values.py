@@ -18,7 +18,7 @@ from jaxnb.arrays.regions import parse_path
 from jaxnb.display.card import Card
 from jaxnb.errors import UsageError
 from jaxnb.labels import plural, processes_label
-from jaxnb.magics.arguments import NamesParser, ranks, spec, variable
+from jaxnb.magics.arguments import NamesParser, option, parsed, ranks, spec, variable
 from jaxnb.magics.base import SessionMagics, plain_interrupt
 from jaxnb.magics.sinks import TransferMeter
 from jaxnb.options import suggest
@@ -97,50 +97,6 @@ def _pulled_since(array: GatheredArray, session: Session | None) -> str:
 
 
 _OF_IPYTHON = {"In", "Out", "get_ipython", "exit", "quit", "_", "__", "___"}
-
-
-def pull_parser() -> NamesParser:
-    """Returns the parser of ``%spmd_pull``."""
-    parser = NamesParser(
-        "%spmd_pull", "Brings values from the processes into variables of the notebook."
-    )
-    parser.usage = "%%spmd_pull NAME... [--as NAME] [--ranks 0,2-3]"
-    parser.epilog = (
-        "NAME may have attributes, subscripts and slices with --as: x[..., :3], state.opt['mu']."
-    )
-    parser.add_argument("--as", type=variable, dest="target", metavar="NAME",
-                        help="the variable's name in the notebook (default: the same)")  # fmt: skip
-    parser.add_argument("--ranks", type=ranks, metavar="0,2-3",
-                        help="ask these processes only")  # fmt: skip
-    return parser
-
-
-def push_parser() -> NamesParser:
-    """Returns the parser of ``%spmd_push``."""
-    parser = NamesParser(
-        "%spmd_push", "Sends variables of the notebook to the processes, under the same names."
-    )
-    parser.usage = "%%spmd_push NAME... [--spec P('data', None)] [--mesh NAME] [--ranks 0,2-3]"
-    parser.epilog = "Without --spec and --mesh every process gets the value as it is."
-    parser.add_argument("--spec", type=spec, metavar="P(...)",
-                        help="make global arrays, spread like this: P('data', None), or a dict "
-                        "or list of specs in the shape of the value")  # fmt: skip
-    parser.add_argument("--mesh", type=variable, metavar="NAME",
-                        help="the mesh on the processes (default: the one there is); alone: "
-                        "replicated")  # fmt: skip
-    parser.add_argument("--ranks", type=ranks, metavar="0,2-3",
-                        help="push to these processes only; not with a spec or a mesh")  # fmt: skip
-    return parser
-
-
-def layout_parser() -> NamesParser:
-    """Returns the parser of ``%spmd_layout``."""
-    parser = NamesParser(
-        "%spmd_layout", "Shows how an array, or a pytree of arrays, is laid out over the devices."
-    )
-    parser.usage = "%%spmd_layout NAME"
-    parser.epilog = "NAME may have attributes and subscripts: state.opt['mu']."
-    return parser
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,17 +231,23 @@ class ValueMagics(SessionMagics):
         self._meter = meter
 
     @line_magic
-    def spmd_pull(self, line: str) -> None:
+    @parsed(
+        "Brings values from the processes into variables of the notebook.",
+        option("--as", type=variable, dest="target", metavar="NAME",
+               help="the variable's name in the notebook (default: the same)"),
+        option("--ranks", type=ranks, metavar="0,2-3", help="ask these processes only"),
+        kind=NamesParser,
+        usage="%%spmd_pull NAME... [--as NAME] [--ranks 0,2-3]",
+        epilog="NAME may have attributes, subscripts and slices with --as: x[..., :3], "
+        "state.opt['mu'].",
+    )  # fmt: skip
+    def spmd_pull(self, asked: argparse.Namespace) -> None:
         """Brings values from the processes into variables of the notebook.
 
         `--help` lists the options.
         """
         from jaxnb.arrays import card_transfer
 
-        parser = pull_parser()
-        asked = parser.asked(line)
-        if asked is None:
-            return
         session = self._started()
         held = [name for name, value in self.shell.user_ns.items() if value is session]
         wanted = wishes(asked, held)
@@ -303,15 +265,24 @@ class ValueMagics(SessionMagics):
         self._meter.finish(gauge.card(rows, where))
 
     @line_magic
-    def spmd_push(self, line: str) -> None:
+    @parsed(
+        "Sends variables of the notebook to the processes, under the same names.",
+        option("--spec", type=spec, metavar="P(...)",
+               help="make global arrays, spread like this: P('data', None), or a dict or list of "
+               "specs in the shape of the value"),
+        option("--mesh", type=variable, metavar="NAME",
+               help="the mesh on the processes (default: the one there is); alone: replicated"),
+        option("--ranks", type=ranks, metavar="0,2-3",
+               help="push to these processes only; not with a spec or a mesh"),
+        kind=NamesParser,
+        usage="%%spmd_push NAME... [--spec P('data', None)] [--mesh NAME] [--ranks 0,2-3]",
+        epilog="Without --spec and --mesh every process gets the value as it is.",
+    )  # fmt: skip
+    def spmd_push(self, asked: argparse.Namespace) -> None:
         """Sends variables of the notebook to the processes, under the same names.
 
         `--help` lists the options.
         """
-        parser = push_parser()
-        asked = parser.asked(line)
-        if asked is None:
-            return
         session = self._started()
         names, hidden = self.shell.user_ns, self.shell.user_ns_hidden
         values = chosen(asked.names, names, hidden)
@@ -327,15 +298,17 @@ class ValueMagics(SessionMagics):
         self._meter.finish(gauge.card(rows, where))
 
     @line_magic
-    def spmd_layout(self, line: str) -> None:
+    @parsed(
+        "Shows how an array, or a pytree of arrays, is laid out over the devices.",
+        kind=NamesParser,
+        usage="%%spmd_layout NAME",
+        epilog="NAME may have attributes and subscripts: state.opt['mu'].",
+    )
+    def spmd_layout(self, asked: argparse.Namespace) -> None:
         """Shows how an array, or a pytree of arrays, lies over processes and devices.
 
         `--help` lists the options.
         """
-        parser = layout_parser()
-        asked = parser.asked(line)
-        if asked is None:
-            return
         session = self._started()
         name = only_name(asked.names)
         with plain_interrupt("Interrupted; nothing was moved."):

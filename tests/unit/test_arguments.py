@@ -10,22 +10,19 @@ from hypothesis import strategies as st
 
 from jaxnb.errors import UsageError
 from jaxnb.labels import ranks_label
+from jaxnb.magics import spmd  # noqa: F401  # which registers its parsers
 from jaxnb.magics.arguments import (
+    PARSERS,
     cell_parser,
     ranks,
     split_options,
     split_words,
-    start_parser,
     variable,
 )
-from jaxnb.magics.values import (
-    Wish,
-    chosen,
-    layout_parser,
-    only_name,
-    pull_parser,
-    push_parser,
-    wishes,
+from jaxnb.magics.values import Wish, chosen, only_name, wishes
+
+start_parser, pull_parser, push_parser, layout_parser = (
+    PARSERS[f"spmd_{name}"] for name in ("start", "pull", "push", "layout")
 )
 
 
