@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from IPython.core.magic import line_cell_magic, magics_class, no_var_expand
 from IPython.display import display
@@ -59,24 +59,19 @@ class CompilingMagics(SessionMagics):
                 f"`{rest.strip()}` stands behind `{magic}`, where only options do: put the call on "
                 "the cell's last line. Nothing was run."
             )
-        first_line = 1 if cell is None else 2
-        code = rest if cell is None else cell
-        where = "Interrupted; nothing was run, and the group can be used."
-        with plain_interrupt(where):
-            if asked.devices is None:
-                found = self._started().collectives(code)
+        code, first_line = (rest, 1) if cell is None else (cell, 2)
+        number, found = self.shell.displayhook.prompt_count, None
+        with plain_interrupt("Interrupted; nothing was run, and the group can be used."):
+            if asked.devices is not None and self._current() is None:
+                from jaxnb.compiled.planning import plan
+
+                name = f"<cell {number}>"
+                found = plan(code, devices=asked.devices, name=name, first_line=first_line)
             else:
-                found = self._planned(code, asked.devices, first_line)
+                found = self._started().collectives(
+                    code, devices=asked.devices, cell=number, first_line=first_line
+                )
         display(found)
-
-    def _planned(self, code: str, devices: int, first_line: int) -> Any:
-        session = self._current()
-        number = self.shell.displayhook.prompt_count
-        if session is not None:
-            return session.collectives(code, devices=devices, cell=number, first_line=first_line)
-        from jaxnb.compiled import planning
-
-        return planning.plan(code, devices=devices, name=f"<cell {number}>", first_line=first_line)
 
 
 _EXAMPLE = "`data = P('data'), P()`"

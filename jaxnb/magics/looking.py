@@ -6,7 +6,7 @@ import argparse
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import line_magic, magics_class
 from IPython.display import display
@@ -19,8 +19,6 @@ from jaxnb.magics.base import SessionMagics
 from jaxnb.magics.sinks import Place, is_notebook
 
 if TYPE_CHECKING:
-    from jaxnb.model.group import GroupInfo
-    from jaxnb.profile.statistics import DeviceStats
     from jaxnb.session import Session
 
 
@@ -37,25 +35,6 @@ ONE_LOOK = (
 )
 
 
-class Watched(Protocol):
-    """The part of a session that the panel looks at."""
-
-    @property
-    def state(self) -> str:
-        """The session's state."""
-
-    @property
-    def generation(self) -> int:
-        """How often the group has been restarted."""
-
-    @property
-    def group(self) -> GroupInfo:
-        """The group; says how many cells have begun."""
-
-    def stats(self, *, brief: bool) -> list[DeviceStats]:
-        """Returns a row for every device."""
-
-
 class LivePanel:
     """Shows statistics every second, beside what the notebook does, until it stops by itself.
 
@@ -70,7 +49,7 @@ class LivePanel:
 
     def __init__(
         self,
-        session: Watched,
+        session: Session,
         show: Callable[[Card], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -99,17 +78,14 @@ class LivePanel:
 
     def _go_on(self) -> None:
         ended = ""
-        while not ended:
-            if self._stopping.wait(PERIOD_SECONDS):
-                ended = self._replaced
-                break
+        while not ended and not self._stopping.wait(PERIOD_SECONDS):
             ended = self._reason_to_stop()
-            if not ended:
-                try:
+            try:
+                if not ended:
                     self._look()
-                except JaxnbError as error:  # stopped or restarted just now
-                    ended = self._reason_to_stop() or str(error)
-        self._show_last(ended, ended=True)
+            except JaxnbError as error:  # stopped or restarted just now
+                ended = self._reason_to_stop() or str(error)
+        self._show_last(ended or self._replaced, ended=True)
 
     def _look(self) -> None:
         self._last = self._session.stats(brief=True)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import line_magic, magics_class
@@ -26,11 +24,7 @@ from jaxnb.options import suggest
 if TYPE_CHECKING:
     from jaxnb.arrays.card_transfer import Moved
     from jaxnb.arrays.gathered import GatheredArray
-    from jaxnb.arrays.lost import PerProcess
     from jaxnb.session import Session
-
-
-_Bundle = dict[str, Any]
 
 
 def register(shell: Any, session: Callable[[], Session | None]) -> None:
@@ -41,25 +35,28 @@ def register(shell: Any, session: Callable[[], Session | None]) -> None:
         session: Returns the notebook's session, if there is one.
     """
     formatter = shell.display_formatter
+
     # By name, so that loading the extension need not import the classes.
+    def array_bundle(array: GatheredArray) -> dict[str, str]:
+        from jaxnb.arrays import card_transfer
+
+        card = card_transfer.gathered_card(array, _pulled_since(array, session()))
+        return {"text/plain": card.text, "text/html": card.html}
+
     formatter.mimebundle_formatter.for_type_by_name(
-        "jaxnb.arrays.gathered", "GatheredArray", lambda array: _array_bundle(array, session())
+        "jaxnb.arrays.gathered", "GatheredArray", array_bundle
     )
     values = ("jaxnb.arrays.lost", "PerProcess")
     formatter.formatters["text/html"].for_type_by_name(
         *values, lambda found: _values_card(found, shell).html
     )
+
+    def print_values(found: PerProcess, printer: Any, cycle: bool) -> None:
+        inside = len(printer.stack) > 1  # another value: what Python prints, not a table
+        printer.text(repr(found) if inside else _values_card(found, shell).text)
+
     # IPython's own way to print a dict would come before a bundle's text.
-    formatter.formatters["text/plain"].for_type_by_name(
-        *values, lambda found, printer, cycle: _print_values(found, printer, shell)
-    )
-
-
-def _array_bundle(array: GatheredArray, session: Session | None) -> _Bundle:
-    from jaxnb.arrays import card_transfer
-
-    card = card_transfer.gathered_card(array, _pulled_since(array, session))
-    return {"text/plain": card.text, "text/html": card.html}
+    formatter.formatters["text/plain"].for_type_by_name(*values, print_values)
 
 
 def _values_card(values: PerProcess, shell: Any) -> Card:
@@ -70,19 +67,12 @@ def _values_card(values: PerProcess, shell: Any) -> Card:
     )
 
 
-def _print_values(values: PerProcess, printer: Any, shell: Any) -> None:
-    """Prints a table; inside another value, what Python prints."""
-    inside = len(printer.stack) > 1
-    printer.text(repr(values) if inside else _values_card(values, shell).text)
-
-
-def _own_bundle(value: Any, shell: Any) -> _Bundle:
+def _own_bundle(value: Any, shell: Any) -> dict[str, Any]:
     from jaxnb.arrays.gathered import GatheredArray
 
     if isinstance(value, GatheredArray):  # a line, not a picture for each process
         return {"text/plain": repr(value)}
-    bundle: _Bundle = shell.display_formatter.format(value)[0]
-    return bundle or {"text/plain": repr(value)}
+    return shell.display_formatter.format(value)[0] or {"text/plain": repr(value)}
 
 
 def _pulled_since(array: GatheredArray, session: Session | None) -> str:
@@ -99,21 +89,8 @@ def _pulled_since(array: GatheredArray, session: Session | None) -> str:
 _OF_IPYTHON = {"In", "Out", "get_ipython", "exit", "quit", "_", "__", "___"}
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What to pull, and where to.
-
-    Attributes:
-        path: What on the processes.
-        target: The notebook's variable.
-    """
-
-    path: str
-    target: str
-
-
-def wishes(asked: argparse.Namespace, taken: Collection[str]) -> list[Wish]:
-    """Returns what a line of ``%spmd_pull`` asks for.
+def wishes(asked: argparse.Namespace, taken: Collection[str]) -> dict[str, str]:
+    """Returns what a line of ``%spmd_pull`` asks for: variables of the notebook to paths.
 
     Args:
         asked: The parsed line.
@@ -132,8 +109,8 @@ def wishes(asked: argparse.Namespace, taken: Collection[str]) -> list[Wish]:
                 f"`--as` names one variable, and there are {len(asked.names)} to pull. Nothing "
                 "was moved. Pull them one at a time."
             )
-        return [_checked(Wish(asked.names[0], asked.target), taken)]
-    return [_checked(Wish(name, _target(name)), taken) for name in asked.names]
+        return {_checked(asked.target, asked.names[0], taken): asked.names[0]}
+    return {_checked(_target(path), path, taken): path for path in asked.names}
 
 
 def _is_path(text: str) -> bool:
@@ -156,16 +133,16 @@ def _target(path: str) -> str:
     )
 
 
-def _checked(wish: Wish, taken: Collection[str]) -> Wish:
-    whose = "holds the session" if wish.target in taken else ""
-    if wish.target in _OF_IPYTHON:
+def _checked(target: str, path: str, taken: Collection[str]) -> str:
+    whose = "holds the session" if target in taken else ""
+    if target in _OF_IPYTHON:
         whose = "is IPython's own"
     if whose:
         raise UsageError(
-            f"`{wish.target}` {whose} in the notebook and is not overwritten. Nothing was moved. "
-            f"Give it another name: `%spmd_pull {wish.path} --as NAME`."
+            f"`{target}` {whose} in the notebook and is not overwritten. Nothing was moved. "
+            f"Give it another name: `%spmd_pull {path} --as NAME`."
         )
-    return wish
+    return target
 
 
 def chosen(
@@ -210,10 +187,6 @@ def only_name(names: list[str]) -> str:
     return names[0]
 
 
-PULL_STATE = "No variable was changed."
-PUSH_STATE = "No variable on the processes was changed."
-
-
 @magics_class
 class ValueMagics(SessionMagics):
     """The magics that move values between the notebook and the processes.
@@ -253,16 +226,16 @@ class ValueMagics(SessionMagics):
         wanted = wishes(asked, held)
         values: dict[str, Any] = {}
         notes: dict[str, list[str]] = {}
-        gauge = _Gauge(self._meter)
-        with plain_interrupt(f"Interrupted while values were pulled. {PULL_STATE}"):
-            for wish in wanted:
-                with _noted(notes.setdefault(wish.target, [])):
-                    values[wish.target] = session.pull(wish.path, ranks=asked.ranks, lazy=False)
-        gauge.stop()
+        self._meter.begin()
+        with plain_interrupt("Interrupted while values were pulled. No variable was changed."):
+            for target, path in wanted.items():
+                with _noted(notes.setdefault(target, [])):
+                    values[target] = session.pull(path, ranks=asked.ranks, lazy=False)
+        seconds = self._meter.seconds()
         self.shell.push(values)
         rows = [card_transfer.moved(name, value, *notes[name]) for name, value in values.items()]
         where = "pulled" if asked.ranks is None else f"pulled from {processes_label(asked.ranks)}"
-        self._meter.finish(gauge.card(rows, where))
+        self._show_moved(rows, where, seconds)
 
     @line_magic
     @parsed(
@@ -284,18 +257,28 @@ class ValueMagics(SessionMagics):
         `--help` lists the options.
         """
         session = self._started()
-        names, hidden = self.shell.user_ns, self.shell.user_ns_hidden
-        values = chosen(asked.names, names, hidden)
-        gauge = _Gauge(self._meter)
-        with plain_interrupt(f"Interrupted while values were pushed. {PUSH_STATE}"):
+        values = chosen(asked.names, self.shell.user_ns, self.shell.user_ns_hidden)
+        self._meter.begin()
+        with plain_interrupt(
+            "Interrupted while values were pushed. No variable on the processes was changed."
+        ):
             session.push_values(values, spec=asked.spec, mesh=asked.mesh, ranks=asked.ranks)
-        gauge.stop()
+        seconds = self._meter.seconds()
         placed = asked.spec is not None or asked.mesh is not None
         sent = {name: _for_ranks(value, asked.ranks) for name, value in values.items()}
         rows = [_pushed(session, name, value, placed) for name, value in sent.items()]
         who = plural(session.num_processes, "process")
         where = f"pushed to {who if asked.ranks is None else processes_label(asked.ranks)}"
-        self._meter.finish(gauge.card(rows, where))
+        self._show_moved(rows, where, seconds)
+
+    def _show_moved(self, rows: Sequence[Moved], where: str, seconds: float) -> None:
+        from jaxnb.arrays import card_transfer
+
+        meter = self._meter
+        card = card_transfer.moved_card(
+            rows, where, meter.moved_bytes, seconds, meter.moving_seconds
+        )
+        meter.finish(card)
 
     @line_magic
     @parsed(
@@ -309,11 +292,9 @@ class ValueMagics(SessionMagics):
 
         `--help` lists the options.
         """
-        session = self._started()
-        name = only_name(asked.names)
+        session, name = self._started(), only_name(asked.names)
         with plain_interrupt("Interrupted; nothing was moved."):
-            layout = session.layout(name)
-        display(layout)
+            display(session.layout(name))
 
 
 def _for_ranks(value: Any, ranks: Collection[int] | None) -> Any:
@@ -322,32 +303,6 @@ def _for_ranks(value: Any, ranks: Collection[int] | None) -> Any:
         return value
     sent = PerProcess({i: value[i] for i in ranks})
     return next(iter(sent.values())) if len(sent) == 1 else sent
-
-
-class _Gauge:
-    """Measures what one magic moves, and for how long.
-
-    Args:
-        meter: Measures what all move.
-    """
-
-    def __init__(self, meter: TransferMeter) -> None:
-        self._meter = meter
-        self._bytes, self._moving = meter.moved_bytes, meter.moving_seconds
-        self._started = time.perf_counter()
-        self._seconds = 0.0
-
-    def stop(self) -> None:
-        """Takes the time; what follows is not counted."""
-        self._seconds = time.perf_counter() - self._started
-        self._bytes = self._meter.moved_bytes - self._bytes
-        self._moving = self._meter.moving_seconds - self._moving
-
-    def card(self, rows: Sequence[Moved], where: str) -> Card:
-        """Describes what was moved."""
-        from jaxnb.arrays import card_transfer
-
-        return card_transfer.moved_card(rows, where, self._bytes, self._seconds, self._moving)
 
 
 def _pushed(session: Session, name: str, value: Any, placed: bool) -> Moved:

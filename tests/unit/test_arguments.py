@@ -19,7 +19,7 @@ from jaxnb.magics.arguments import (
     split_words,
     variable,
 )
-from jaxnb.magics.values import Wish, chosen, only_name, wishes
+from jaxnb.magics.values import chosen, only_name, wishes
 
 start_parser, pull_parser, push_parser, layout_parser = (
     PARSERS[f"spmd_{name}"] for name in ("start", "pull", "push", "layout")
@@ -275,14 +275,14 @@ def test_pushes_that_cannot_be(line: str, part: str) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("x", [Wish("x", "x")]),
-        ("x y x --ranks 0,2", [Wish("x", "x"), Wish("y", "y")]),
-        ("x[..., :3] --as y", [Wish("x[..., :3]", "y")]),
-        ("--as=y 'x[0]'", [Wish("x[0]", "y")]),
-        ("x [0] .T --as y", [Wish("x[0].T", "y")]),
+        ("x", {"x": "x"}),
+        ("x y x --ranks 0,2", {"x": "x", "y": "y"}),
+        ("x[..., :3] --as y", {"y": "x[..., :3]"}),
+        ("--as=y 'x[0]'", {"y": "x[0]"}),
+        ("x [0] .T --as y", {"y": "x[0].T"}),
     ],
 )
-def test_pulls_as_typed(line: str, expected: list[Wish]) -> None:
+def test_pulls_as_typed(line: str, expected: dict[str, str]) -> None:
     assert wishes(pull_parser().parse_line(line), []) == expected
 
 
