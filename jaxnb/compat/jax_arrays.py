@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jaxnb.compat.jax_runtime import wait_until_ready
+from jaxnb.compat.jax_runtime import reporting, wait_until_ready
 
 
 def make_array(
@@ -92,7 +92,8 @@ def registration_of(kind: type) -> tuple[Callable[..., Any], Callable[..., Any]]
     return None if entry is None else (entry.to_iter, entry.from_iter)
 
 
-def hook_creations(created: Callable[[Any, Any], None]) -> str:
+@reporting
+def hook_creations(created: Callable[[Any, Any], None]) -> None:
     """Has every array told that is made of buffers, as ``jax.make_array_from_callback`` does.
 
     Results of computations are not told: those are stamped after their dispatch.
@@ -101,18 +102,13 @@ def hook_creations(created: Callable[[Any, Any], None]) -> str:
         created: Takes an array that has just been made, and what it was made of: one array of JAX
             or NumPy for each device of this process.
 
-    Returns:
-        Why that is not possible where this JAX lacks a name; empty if it was done. Then nothing
-        was changed: such arrays have no origin.
+    Where this JAX lacks a name, such arrays have no origin.
     """
-    try:
-        from jax._src import array
-        from jax._src.lib import xla_client  # type: ignore[attr-defined]
+    from jax._src import array
+    from jax._src.lib import xla_client  # type: ignore[attr-defined]
 
-        batched_device_put = xla_client.batched_device_put
-        init = array.ArrayImpl.__init__
-    except (ImportError, AttributeError) as error:
-        return str(error)
+    batched_device_put = xla_client.batched_device_put
+    init = array.ArrayImpl.__init__
 
     def put(aval: Any, sharding: Any, xs: Any, *rest: Any, **named: Any) -> Any:
         made = batched_device_put(aval, sharding, xs, *rest, **named)
@@ -127,10 +123,10 @@ def hook_creations(created: Callable[[Any, Any], None]) -> str:
 
     xla_client.batched_device_put = put
     array.ArrayImpl.__init__ = init_and_tell  # type: ignore[method-assign]
-    return ""
 
 
-def hook_puts(carried: Callable[[Any, Any], None], given: Callable[[Any, Any], None]) -> str:
+@reporting
+def hook_puts(carried: Callable[[Any, Any], None], given: Callable[[Any, Any], None]) -> None:
     """Has it told that ``jax.device_put`` has made an array anew, of one that it has just made.
 
     JAX 0.10.2 to 0.12 make it wrongly, where an array of this process is replicated over several
@@ -140,16 +136,10 @@ def hook_puts(carried: Callable[[Any, Any], None], given: Callable[[Any, Any], N
     Args:
         carried: Takes the array that it returns, and the one before.
         given: Takes then the array that it returns, and what it was given to put.
-
-    Returns:
-        Why that is not possible where this JAX lacks a name; empty if it was done.
     """
-    try:
-        from jax._src import dispatch
+    from jax._src import dispatch
 
-        handle = dispatch._DeferredShardArg.result_handler
-    except (ImportError, AttributeError) as error:
-        return str(error)
+    handle = dispatch._DeferredShardArg.result_handler
 
     def result_handler(self: Any, put: Any) -> Any:
         made = _with_own_parts(handle(self, put))  # type: ignore[no-untyped-call]
@@ -158,7 +148,6 @@ def hook_puts(carried: Callable[[Any, Any], None], given: Callable[[Any, Any], N
         return made
 
     dispatch._DeferredShardArg.result_handler = result_handler  # type: ignore[method-assign]
-    return ""
 
 
 def _with_own_parts(made: Any) -> Any:
@@ -169,22 +158,15 @@ def _with_own_parts(made: Any) -> Any:
     return type(made)(made.aval, made.sharding, [own], committed=made.committed)
 
 
-def hook_parts(separated: Callable[[Any, list[Any]], None]) -> str:
+@reporting
+def hook_parts(separated: Callable[[Any, list[Any]], None]) -> None:
     """Has it told when parts of arrays become arrays of their own: ``x.addressable_shards``.
 
     Args:
         separated: Takes an array, and arrays of one device each that were made of it.
-
-    Returns:
-        Why that is not possible where this JAX lacks a name; empty if it was done.
     """
-    try:
-        from jax._src.array import ArrayImpl
-
-        kind: Any = ArrayImpl
-        by_device, replica = kind._arrays.__get__, kind._fully_replicated_shard
-    except (ImportError, AttributeError) as error:
-        return str(error)
+    kind: Any = array_class()
+    by_device, replica = kind._arrays.__get__, kind._fully_replicated_shard
 
     def separate(self: Any) -> Any:
         found = by_device(self)
@@ -198,7 +180,6 @@ def hook_parts(separated: Callable[[Any, list[Any]], None]) -> str:
         return found
 
     kind._arrays, kind._fully_replicated_shard = property(separate), separate_replica
-    return ""
 
 
 def array_class() -> type:
@@ -228,8 +209,6 @@ def buffer_of(value: Any) -> Any:
 
     None for what has none, and where this JAX keeps it elsewhere: then it has no origin.
     """
-    import jax
-
     # A user's object is not asked: its `__getattr__` may raise anything, or have every name.
     if issubclass(type(value), jax.Array):
         return getattr(value, "_base_array", None)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxnb.compat import xla
+from jaxnb.compat.jax_runtime import reporting
 from jaxnb.compat.xla import Place
 
 Lines = tuple[Place | None, ...]
@@ -59,26 +60,21 @@ class Compilation:
     load: Callable[[bytes], Any]
 
 
-def hook_compilations(make: Callable[[Compilation], Any]) -> str:
+@reporting
+def hook_compilations(make: Callable[[Compilation], Any]) -> None:
     """Has each compilation made by ``make``, which returns an executable for it.
 
     Left to JAX is what cannot be shared: programs with custom calls that XLA and jaxlib do not
     bring, of devices that are not this process's CPUs, and all where the user has XLA write its
     dumps or JAX's own ``jax_enable_compilation_cache`` is off.
-
-    Returns:
-        Why that is not possible where this JAX lacks a name; empty if it was done.
     """
-    try:
-        from jax._src import cache_key, compiler, config
+    from jax._src import cache_key, compiler, config
 
-        original = compiler.backend_compile_and_load
-        inspect.signature(original).bind(*range(5))
-        inspect.signature(cache_key._hash_serialized_compile_options).bind(*range(3))
-        inspect.signature(cache_key._hash_xla_flags).bind(*range(2))
-        config.enable_compilation_cache.value  # noqa: B018
-    except (ImportError, AttributeError, TypeError) as error:
-        return str(error)
+    original = compiler.backend_compile_and_load
+    inspect.signature(original).bind(*range(5))
+    inspect.signature(cache_key._hash_serialized_compile_options).bind(*range(3))
+    inspect.signature(cache_key._hash_xla_flags).bind(*range(2))
+    config.enable_compilation_cache.value  # noqa: B018
 
     @functools.wraps(original)
     def compile_once(
@@ -96,10 +92,9 @@ def hook_compilations(make: Callable[[Compilation], Any]) -> str:
         is_own = any(not name.startswith(_SHARED_CALLS) for name in _CALL.findall(text))
         if is_own or backend.process_index() not in owners:
             return plain()
+        name = str(module.operation.attributes["sym_name"]).strip('"')
         wanted = Compilation(
-            program=_JITTED.sub(
-                r"jit(\1)", str(module.operation.attributes["sym_name"]).strip('"')
-            ),
+            program=_JITTED.sub(r"jit(\1)", name),
             key=_key(cache_key, text, backend, options, is_local=len(owners) == 1),
             lines=_lines(module.operation.get_asm(enable_debug_info=True)),
             compile=plain,
@@ -108,7 +103,6 @@ def hook_compilations(make: Callable[[Compilation], Any]) -> str:
         return make(wanted)
 
     compiler.backend_compile_and_load = compile_once
-    return ""
 
 
 def _key(cache_key: Any, text: str, backend: Any, options: Any, *, is_local: bool) -> str:

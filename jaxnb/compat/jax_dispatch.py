@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from jaxnb.compat.jax_arrays import refs_written
 from jaxnb.compat.jax_programs import modules_lines, modules_text, moved_in
+from jaxnb.compat.jax_runtime import reporting, runtime
 from jaxnb.model.dispatches import ProgramLine
-
-
-def _runtime() -> Any:
-    from jax._src.lib import _jax  # type: ignore[attr-defined]
-
-    return _jax
 
 
 class DispatchHooks(Protocol):
@@ -54,29 +49,25 @@ class DispatchHooks(Protocol):
         """Takes that those deeper than ``depth`` have ended, failed or not."""
 
 
-def hook_dispatches(hooks: DispatchHooks) -> str:
+@reporting
+def hook_dispatches(hooks: DispatchHooks) -> None:
     """Has every dispatch of a computation told in this process, before it runs.
 
     JAX's fast path, in C++, calls nothing of ours: computations that are recorded do not get on
     it. They take JAX's Python path, some 40 µs longer; all others stay as fast as they were.
 
-    Returns:
-        Why that is not possible where this JAX lacks a name; empty if it was done. Then nothing
-        was changed: cells run as before, and are not compared.
+    Where this JAX lacks a name, cells run as before, and are not compared.
     """
-    try:
-        from jax._src import pjit
-        from jax._src.interpreters import pxla
-        from jax._src.lib import hlo  # type: ignore[attr-defined]
+    from jax._src import pjit
+    from jax._src.interpreters import pxla
+    from jax._src.lib import hlo  # type: ignore[attr-defined]
 
-        hlo.HloPrintOptions.canonical  # noqa: B018  # for executable_text, as the next
-        hlo.HloModule.as_serialized_hlo_module_proto  # noqa: B018
-        execute = pxla.ExecuteReplicated.__call__
-        get_fastpath_data = pjit._get_fastpath_data
-        create_cpp_call = pxla.MeshExecutable.create_cpp_call
-        _caches_of_paths()
-    except (ImportError, AttributeError) as error:
-        return str(error)
+    hlo.HloPrintOptions.canonical  # noqa: B018  # for executable_text, as the next
+    hlo.HloModule.as_serialized_hlo_module_proto  # noqa: B018
+    execute = pxla.ExecuteReplicated.__call__
+    get_fastpath_data = pjit._get_fastpath_data
+    create_cpp_call = pxla.MeshExecutable.create_cpp_call
+    _caches_of_paths()
 
     def call(self: Any, *arguments: Any) -> Any:
         depth = hooks.depth()
@@ -111,7 +102,6 @@ def hook_dispatches(hooks: DispatchHooks) -> str:
     replace(pxla.ExecuteReplicated, "__call__", call)
     replace(pjit, "_get_fastpath_data", fastpath_data)
     replace(pxla.MeshExecutable, "create_cpp_call", cpp_call)
-    return ""
 
 
 _replaced: list[tuple[Any, str, Any]] = []
@@ -143,7 +133,7 @@ def _caches_of_paths() -> list[Callable[[], None]]:
     from jax._src import pjit
 
     caches = pjit._cpp_pjit_cache_fun_only, pjit._cpp_pjit_cache_explicit_attributes
-    return [*(cache.clear for cache in caches), _runtime().PjitFunctionCache.clear_all]
+    return [*(cache.clear for cache in caches), runtime().PjitFunctionCache.clear_all]
 
 
 def choose_paths_again() -> None:
@@ -174,7 +164,7 @@ def executable_text(executable: Any) -> str:
 
 def executable_options(executable: Any) -> list[tuple[str, ...]]:
     """Returns the ``compiler_options`` that it was compiled with, if they were noted."""
-    return sorted(each for each in executable.keepalive or () if _is_options(each))
+    return sorted(_noted(executable, _OPTIONS))
 
 
 def executable_lines(executable: Any) -> Callable[[], list[ProgramLine]]:
@@ -190,24 +180,18 @@ _DUMPS = "xla_dump_"
 """Options that begin so write files, each process its own, and change nothing that is computed."""
 
 
-def note_compiler_options() -> str:
+@reporting
+def note_compiler_options() -> None:
     """Has executables remember the ``compiler_options`` of their ``jax.jit``.
 
     They change what is computed (``xla_cpu_enable_fast_math``), and are in no text of the program.
 
-    Returns:
-        Why that is not possible where this JAX lacks a name; then :func:`executable_text` leaves
-        them out. Empty if it was done.
+    Where this JAX lacks a name, :func:`executable_text` leaves them out.
     """
-    try:
-        from jax._src.interpreters import pxla
+    from jax._src.interpreters import pxla
 
-        from_hlo = pxla.UnloadedMeshExecutable.from_hlo
-        names = inspect.signature(from_hlo).parameters
-    except (ImportError, AttributeError) as error:
-        return str(error)
-    if not {"compiler_options_kvs", "keepalive"} <= names.keys():
-        return "UnloadedMeshExecutable.from_hlo takes no compiler_options_kvs, or no keepalive"
+    from_hlo = pxla.UnloadedMeshExecutable.from_hlo
+    _require(from_hlo, "compiler_options_kvs", "keepalive")
 
     @functools.wraps(from_hlo)
     def noted(*arguments: Any, **settings: Any) -> Any:
@@ -221,11 +205,19 @@ def note_compiler_options() -> str:
         return from_hlo(*arguments, **settings)
 
     pxla.UnloadedMeshExecutable.from_hlo = staticmethod(noted)  # type: ignore[method-assign]
-    return ""
 
 
-def _is_options(kept: Any) -> bool:
-    return isinstance(kept, tuple) and kept[:1] == (_OPTIONS,)
+def _require(function: Callable[..., Any], *names: str) -> None:
+    """Raises AttributeError if a function lacks one of the parameters."""
+    if missing := {*names} - inspect.signature(function).parameters.keys():
+        raise AttributeError(f"{function.__qualname__} takes no {', '.join(sorted(missing))}")
+
+
+def _noted(executable: Any, what: str) -> Iterator[tuple[str, ...]]:
+    """Yields what an executable was made to remember under a name."""
+    for kept in executable.keepalive or ():
+        if isinstance(kept, tuple) and kept[:1] == (what,):
+            yield kept
 
 
 def executable_devices(executable: Any) -> frozenset[Any]:
@@ -300,27 +292,19 @@ def key_words(key: Any) -> Any:
 _AXES = "jaxnb: axes of unchecked replicas"
 
 
-def note_unchecked_results() -> str:
+@reporting
+def note_unchecked_results() -> None:
     """Has executables remember over which mesh axes they declare results replicated, unchecked.
 
-    Returns:
-        Why that is not possible where this JAX lacks a name; then :func:`unchecked_axes` returns
-        nothing. Empty if it was done.
+    Where this JAX lacks a name, :func:`unchecked_axes` returns nothing.
     """
-    try:
-        from jax._src import shard_map
-        from jax._src.interpreters import mlir
+    from jax._src import shard_map
+    from jax._src.interpreters import mlir
 
-        lower = shard_map._shard_map_lowering
-        names = inspect.signature(lower).parameters
-        mlir.ModuleContext.add_keepalive  # noqa: B018
-        settings_known = mlir.LoweringParameters.__annotations__
-    except (ImportError, AttributeError) as error:
-        return str(error)
-    if not {"mesh", "out_specs", "check_vma", "newly_manual_axes"} <= names.keys():
-        return "_shard_map_lowering takes no out_specs, check_vma or newly_manual_axes"
-    if "for_export" not in settings_known:
-        return "mlir.LoweringParameters has no for_export"
+    lower = shard_map._shard_map_lowering
+    mlir.ModuleContext.add_keepalive  # noqa: B018
+    _require(lower, "mesh", "out_specs", "check_vma", "newly_manual_axes")
+    _require(mlir.LoweringParameters, "for_export")
 
     @functools.wraps(lower)
     def noted(context: Any, *nodes: Any, **settings: Any) -> Any:
@@ -336,7 +320,6 @@ def note_unchecked_results() -> str:
         return lower(context, *nodes, **settings)
 
     mlir.register_lowering(shard_map.shard_map_p, noted)
-    return ""
 
 
 def _axes_in(spec: Any) -> set[Any]:
@@ -351,7 +334,5 @@ def unchecked_axes(executable: Any) -> tuple[str, ...]:
 
     What :func:`note_unchecked_results` has had it remember; empty for most programs.
     """
-    noted = [
-        e[1:] for e in executable.keepalive or () if isinstance(e, tuple) and e[:1] == (_AXES,)
-    ]
-    return tuple(dict.fromkeys(axis for axes in noted for axis in axes))
+    noted = _noted(executable, _AXES)
+    return tuple(dict.fromkeys(axis for _, *axes in noted for axis in axes))

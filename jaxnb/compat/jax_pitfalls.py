@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
+from jaxnb.compat.jax_runtime import reporting
+
 
 @dataclass(slots=True)
 class Lowering:
@@ -58,18 +60,12 @@ def hook_pitfalls(hooks: PitfallHooks) -> dict[str, str]:
     Returns:
         For each kind that cannot be told of in this JAX, why. Then nothing was changed there.
     """
-    ways: dict[str, Callable[[PitfallHooks], None]] = {
+    ways: dict[str, Callable[[PitfallHooks], str]] = {
         "constant": _hook_lowering,  # recompiled too
         "jit-of-pmap": _hook_pmap,
         "device-put": _hook_comparison,
     }
-    missing: dict[str, str] = {}
-    for kind, hook in ways.items():
-        try:
-            hook(hooks)
-        except (ImportError, AttributeError) as error:
-            missing[kind] = str(error)
-    return missing
+    return {kind: missing for kind, hook in ways.items() if (missing := hook(hooks))}
 
 
 def _reader(function: Callable[..., Any], *names: str) -> Callable[..., list[Any]]:
@@ -89,6 +85,7 @@ def _reader(function: Callable[..., Any], *names: str) -> Callable[..., list[Any
     return read
 
 
+@reporting
 def _hook_lowering(hooks: PitfallHooks) -> None:
     from jax._src import stages
     from jax._src.interpreters import pxla
@@ -145,12 +142,12 @@ _HAVING: dict[tuple[type, str], bool] = {}
 def _has(value: Any, name: str) -> bool:
     """Whether objects of a value's class have an attribute: to find that one has not is slow."""
     key = (type(value), name)
-    found = _HAVING.get(key)
-    if found is None:
-        found = _HAVING[key] = hasattr(value, name)
-    return found
+    if key not in _HAVING:
+        _HAVING[key] = hasattr(value, name)
+    return _HAVING[key]
 
 
+@reporting
 def _hook_pmap(hooks: PitfallHooks) -> None:
     from jax._src import pmap
 
@@ -168,6 +165,7 @@ def _hook_pmap(hooks: PitfallHooks) -> None:
     pmap._get_mesh_devices = get_mesh_devices
 
 
+@reporting
 def _hook_comparison(hooks: PitfallHooks) -> None:
     from jax._src import dispatch
     from jax.experimental import multihost_utils
@@ -194,8 +192,8 @@ def iterates_over_parts(error: BaseException) -> bool:
     """
     if not isinstance(error, AssertionError) or str(error):
         return False
-    code = _last_code(error)
-    return code is not None and code is _code_that_iterates()
+    last = _last_frame(error)
+    return last is not None and last.f_code is _code_that_iterates()
 
 
 def in_eager_shard_map(error: BaseException) -> bool:
@@ -224,9 +222,10 @@ def _code_that_iterates() -> CodeType | None:
     try:
         array.ArrayImpl.__iter__(_LooksSpread())  # type: ignore[arg-type]
     except AssertionError as error:
-        return _last_code(error)
+        last = _last_frame(error)
+        return last and last.f_code
     except Exception:
-        return None
+        pass
     return None
 
 
@@ -235,11 +234,5 @@ class _LooksSpread:
     is_fully_replicated = is_fully_addressable = False
 
 
-def _last_code(error: BaseException) -> CodeType | None:
-    last = _last_frame(error)
-    return None if last is None else last.f_code
-
-
 def _last_frame(error: BaseException) -> FrameType | None:
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return frames[-1] if frames else None
+    return next((frame for frame, _ in reversed([*traceback.walk_tb(error.__traceback__)])), None)

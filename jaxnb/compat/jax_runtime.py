@@ -8,7 +8,7 @@ import functools
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ParamSpec
 
 from jaxnb.errors import StartError
 
@@ -58,7 +58,30 @@ def _wait(arrays: list[Any], has_ended: threading.Event) -> None:
 # ``tests/integration/test_jax_internals.py`` checks every name against the installed JAX.
 
 
-def _runtime() -> Any:
+Names = ParamSpec("Names")
+
+
+def reporting(hook: Callable[Names, None]) -> Callable[Names, str]:
+    """Has a function that replaces names of JAX report which of them the installed JAX lacks.
+
+    It has to look all of them up before it replaces the first.
+
+    Returns:
+        The function; it returns why it has changed nothing, or an empty text.
+    """
+
+    @functools.wraps(hook)
+    def attempted(*arguments: Names.args, **settings: Names.kwargs) -> str:
+        try:
+            hook(*arguments, **settings)
+        except (ImportError, AttributeError, TypeError) as error:
+            return str(error)
+        return ""
+
+    return attempted
+
+
+def runtime() -> Any:
     """The extension module with the distributed runtime.
 
     Imported on use: the coordination service's process needs it, and the tests that read
@@ -90,13 +113,13 @@ def start_coordination_service(address: str, num_processes: int) -> Any:
         StartError: This JAX has no such service.
         Exception: The address cannot be bound.
     """
-    runtime = _runtime()
-    if not hasattr(runtime, "get_distributed_runtime_service"):
+    known = runtime()
+    if not hasattr(known, "get_distributed_runtime_service"):
         raise StartError(
             "This jaxlib has no get_distributed_runtime_service: jaxnb needs it to start a "
             "coordination service. Type `pip install 'jax>=0.10.2'`."
         )
-    return runtime.get_distributed_runtime_service(
+    return known.get_distributed_runtime_service(
         address,
         num_processes,
         heartbeat_timeout=_HEARTBEAT_SECONDS,
@@ -120,7 +143,7 @@ def connect_coordination_service(
     from jax._src import distributed
 
     state = distributed.global_state
-    client = _runtime().get_distributed_runtime_client(
+    client = runtime().get_distributed_runtime_client(
         address,
         process_index,
         init_timeout=timeout_seconds,
@@ -194,7 +217,7 @@ def bind_gloo_to(host: str) -> None:
         )
 
     def make_cpu_client() -> Any:
-        collectives = _runtime().make_gloo_tcp_collectives(
+        collectives = runtime().make_gloo_tcp_collectives(
             distributed_client=distributed.global_state.client, hostname=host
         )
         return xla_bridge.make_cpu_client(collectives=collectives)
@@ -248,19 +271,11 @@ Around = Callable[[str, Sequence[int] | None], AbstractContextManager[None]]
 """Takes a barrier's name, and the processes that are to come to it; None for all."""
 
 
-def hook_barriers(around: Around) -> str:
-    """Has each wait at a barrier made within a context manager.
-
-    Returns:
-        Why that is not possible where this JAX lacks a name; empty if it was done.
-    """
-    try:
-        from jax._src.lib import _jax  # type: ignore[attr-defined]
-
-        kind = _jax.DistributedRuntimeClient
-        wait = kind.wait_at_barrier
-    except (ImportError, AttributeError) as error:
-        return str(error)
+@reporting
+def hook_barriers(around: Around) -> None:
+    """Has each wait at a barrier made within a context manager."""
+    kind = runtime().DistributedRuntimeClient
+    wait = kind.wait_at_barrier
 
     def wait_at_barrier(
         self: Any,
@@ -273,15 +288,13 @@ def hook_barriers(around: Around) -> str:
             return wait(self, barrier_id, timeout_in_ms, process_ids, **more)
 
     kind.wait_at_barrier = wait_at_barrier
-    return ""
 
-
-_MAIN, _OTHER = "main", "other"
 
 _lane: Any = None
 
 
-def separate_main_thread() -> str:
+@reporting
+def separate_main_thread() -> None:
     """Has C++ find the main thread's calls of jitted functions apart from other threads' calls.
 
     It has a thread wait while another one calls the same function with such arguments for the
@@ -290,17 +303,10 @@ def separate_main_thread() -> str:
     it. Nothing is traced or compiled anew: only what C++ has found is kept twice.
 
     Call it in the main thread.
-
-    Returns:
-        Why that is not possible where this JAX lacks a name; empty if it was done.
     """
     global _lane
-    try:
-        from jax._src import config
+    from jax._src import config
 
-        if _lane is None:  # JAX has it for good then
-            _lane = config.config_ext.Config("jaxnb_lane", _OTHER, include_in_jit_key=True)
-        _lane.set_local(_MAIN)
-    except (ImportError, AttributeError, TypeError) as error:
-        return str(error)
-    return ""
+    if _lane is None:  # JAX has it for good then
+        _lane = config.config_ext.Config("jaxnb_lane", "other", include_in_jit_key=True)
+    _lane.set_local("main")

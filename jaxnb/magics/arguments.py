@@ -8,50 +8,59 @@ import keyword
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial, wraps
 from typing import Any, NoReturn, get_args
 
 from jaxnb.arrays.blocks import parse as parse_spec
 from jaxnb.errors import UsageError
 from jaxnb.labels import Outputs
-from jaxnb.options import CHECKS, COLLECTIVES, LAUNCHERS, PLATFORMS, default_launcher, suggest
+from jaxnb.options import CHECKS, suggest
 
 FIRST_WORD = ""
 """What stands for the word behind a magic's options, if it is one of a few."""
 
 
-class MagicParser(argparse.ArgumentParser):
-    """An argument parser that raises instead of ending the process, and suggests near misses."""
+Option = tuple[tuple[str, ...], Sequence[str], dict[str, Any]]
 
-    def __init__(self, magic: str, description: str) -> None:
+
+def option(*names: str, offers: Sequence[str] = (), **settings: Any) -> Option:
+    """Describes an argument of a magic.
+
+    Args:
+        names: Its names.
+        offers: Values that it may have, for who types one.
+        settings: What argparse takes.
+    """
+    return names, offers, settings
+
+
+flag = partial(option, action="store_true")
+
+
+class MagicParser(argparse.ArgumentParser):
+    """An argument parser that raises instead of ending the process, and suggests near misses.
+
+    Attributes:
+        options: Its arguments by their options' names: argparse's own table is private.
+        offers: By the options' names values that they may have.
+    """
+
+    def __init__(
+        self,
+        magic: str,
+        description: str,
+        *arguments: Option,
+        usage: str | None = None,
+        epilog: str | None = None,
+    ) -> None:
+        super().__init__(magic, usage, description, epilog, add_help=False, allow_abbrev=False)
         self.options: dict[str, argparse.Action] = {}
         self.offers: dict[str, Sequence[str]] = {}
-        super().__init__(prog=magic, description=description, add_help=False, allow_abbrev=False)
-        self.add_argument("-h", "--help", action="store_true", help="show this help")
-
-    def add_argument(
-        self, *names: Any, offers: Sequence[str] = (), **settings: Any
-    ) -> argparse.Action:
-        """Adds an argument, and keeps it by its option's names: argparse's own table is private.
-
-        Args:
-            names: Its names.
-            offers: Values that it may have, for who types one.
-            settings: What argparse takes.
-        """
-        action = super().add_argument(*names, **settings)
-        self.offers.update(
-            dict.fromkeys(
-                action.option_strings or (FIRST_WORD,), offers or tuple(action.choices or ())
-            )
-        )
-        self.know(action)
-        return action
-
-    def know(self, *actions: argparse.Action) -> None:
-        """Keeps arguments, for near misses; those of a group are not added by the method above."""
-        for action in actions:
-            self.options.update(dict.fromkeys(action.option_strings, action))
+        for names, offers, settings in (flag("-h", "--help", help="show this help"), *arguments):
+            action = self.add_argument(*names, **settings)
+            self.options |= dict.fromkeys(action.option_strings, action)
+            known = offers or tuple(action.choices or ())
+            self.offers |= dict.fromkeys(action.option_strings or (FIRST_WORD,), known)
 
     def error(self, message: str) -> NoReturn:
         """Raises; argparse itself would end the notebook's process."""
@@ -131,87 +140,63 @@ def variable(text: str) -> str:
     return text
 
 
-def _add(parser: argparse.ArgumentParser, *names: str, **settings: Any) -> None:
-    parser.add_argument(*names, **settings)
+PARSERS: dict[str, Callable[[], MagicParser]] = {}
+"""By the names of magics what returns the parser of their lines."""
 
 
-def start_parser() -> MagicParser:
-    """Returns the parser of ``%spmd_start``."""
-    parser = MagicParser("%spmd_start", "Starts JAX processes and joins them.")
-    _add(parser, "-n", type=int, metavar="N", dest="num_processes",
-         help="how many processes (default: one per GPU, else 4)")  # fmt: skip
-    _add(parser, "--devices-per-process", type=int, metavar="D",
-         help="CPU devices of each process (default: 1)")  # fmt: skip
-    _add(
-        parser,
-        "--platform",
-        default="auto",
-        offers=PLATFORMS,
-        help="auto, cpu or gpu (default: auto)",
-    )
-    launchers = f"{' or '.join(LAUNCHERS)} (default: {default_launcher()})"
-    _add(parser, "--launcher", offers=LAUNCHERS, help=launchers)
-    _add(
-        parser,
-        "--collectives",
-        default="gloo",
-        offers=COLLECTIVES,
-        help="gloo (the CPU's collectives)",
-    )
-    _add(parser, "--compile-cache", default="", metavar="DIR|off",
-         help="folder for compiled programs (default: the user's cache), or off")  # fmt: skip
-    _add(parser, "--check", default="strict", offers=CHECKS, metavar="MODE",
-         help="strict (the default), or off")  # fmt: skip
-    _add(parser, "--no-pitfalls", dest="pitfalls", action="store_false",
-         help="turn off pitfall hints (hidden all-gathers and the like)")  # fmt: skip
-    _add(parser, "--bare", action="store_true",
-         help="leave the processes' namespaces empty")  # fmt: skip
-    _add(parser, "--timeout", type=positive_seconds, default=60.0, metavar="S",
-         help="seconds the start may take (default: 60)")  # fmt: skip
-    return parser
+def parsed(
+    description: str, *options: Option, kind: type[MagicParser] = MagicParser, **texts: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Has a magic called with its line parsed; `--help` prints the help, and calls nothing.
+
+    Args:
+        description: What the help begins with.
+        options: What the line may have.
+        kind: How it is parsed.
+        texts: Usage and epilog of the help.
+    """
+
+    def decorate(magic: Callable[..., Any]) -> Callable[..., Any]:
+        name = magic.__name__
+        make = PARSERS[name] = cache(partial(kind, f"%{name}", description, *options, **texts))
+
+        @wraps(magic)
+        def called(self: Any, line: str) -> Any:
+            asked = make().asked(line)
+            return None if asked is None else magic(self, asked)
+
+        return called
+
+    return decorate
 
 
-def restart_parser() -> MagicParser:
-    """Returns the parser of ``%spmd_restart``."""
-    parser = MagicParser(
-        "%spmd_restart", "Replaces all processes by fresh ones; variables are lost."
-    )
-    one = parser.add_mutually_exclusive_group()
-    parser.know(
-        one.add_argument("--replay", action="store_true",
-                         help="rerun the cells that ran without an error"),
-        one.add_argument("--keep", action="store_true",
-                         help="give the new processes the variables of the old ones"),
-    )  # fmt: skip
-    _add(parser, "-n", type=int, metavar="N", dest="num_processes",
-         help="how many processes (default: as many as before)")  # fmt: skip
-    _add(parser, "--devices-per-process", type=int, metavar="D",
-         help="CPU devices of each process (default: as before)")  # fmt: skip
-    return parser
+RANKS = option("--ranks", type=ranks, metavar="0,2-3", help="on these processes only")
 
 
 @cache  # to make it takes as long as to show an empty cell
 def cell_parser(magic: str) -> MagicParser:
     """Returns the parser of ``%%spmd`` and ``%spmd``."""
-    parser = MagicParser(magic, "Runs code on every process.")
-    _add(parser, "--ranks", type=ranks, metavar="0,2-3", help="run on these processes only")
-    _add(parser, "--out", type=variable, metavar="NAME",
-         help="put the CellResult into this variable of the notebook")  # fmt: skip
-    _add(parser, "--async", action="store_true", dest="background",
-         help="return at once; the card fills in when the cell ends")  # fmt: skip
-    _add(parser, "--timeout", type=positive_seconds, metavar="S",
-         help="interrupt the cell after this many seconds")  # fmt: skip
-    _add(parser, "--check", metavar="MODE", offers=CHECKS, help="strict or off")
-    _add(parser, "--nans", action="store_true",
-         help="find the first NaN in what the cell computes; it runs slower")  # fmt: skip
-    _add(parser, "--infs", action="store_true", help="the same for NaN and Inf")
-    _add(parser, "--outputs", choices=get_args(Outputs), default="merged",
-         help="merge equal lines (default), show all, or the first process's")  # fmt: skip
-    _add(parser, "--time", action="store_true",
-         help="run it again for about a second (3 to 1000 times), and show the times")  # fmt: skip
-    _add(parser, "--repeats", type=int, metavar="N",
-         help="time N calls after the first")  # fmt: skip
-    return parser
+    return MagicParser(
+        magic, "Runs code on every process.",
+        RANKS,
+        option("--out", type=variable, metavar="NAME",
+               help="put the CellResult into this variable of the notebook"),
+        flag("--async", dest="background",
+             help="return at once; the card fills in when the cell ends"),
+        option("--timeout", type=positive_seconds, metavar="S",
+               help="interrupt the cell after this many seconds"),
+        option("--check", metavar="MODE", offers=CHECKS, help="strict or off"),
+        flag("--nans", help="find the first NaN in what the cell computes; it runs slower"),
+        flag("--infs", help="the same for NaN and Inf"),
+        option("--outputs", choices=get_args(Outputs), default="merged",
+               help="merge equal lines (default), show all, or the first process's"),
+        flag("--time",
+             help="run it again for about a second (3 to 1000 times), and show the times"),
+        option("--repeats", type=int, metavar="N", help="time N calls after the first"),
+    )  # fmt: skip
+
+
+PARSERS["spmd"] = partial(cell_parser, "%spmd")
 
 
 def split_options(line: str, parser: MagicParser) -> tuple[str, str]:
@@ -321,14 +306,11 @@ def spec(text: str) -> Any:
     return parse_spec(inner if re.search(r"[(\[{,]", inner) else text)
 
 
-class NamesParser(MagicParser):
-    """A parser for lines of names, with options anywhere among them.
-
-    Blanks or commas separate the names.
-    """
+class WordsParser(MagicParser):
+    """A parser for lines with options anywhere among words that have brackets and quotes."""
 
     def parse_line(self, line: str) -> argparse.Namespace:
-        """Parses a magic's line; the names are ``names``.
+        """Parses a magic's line; the words that belong to no option are ``words``.
 
         Raises:
             UsageError: An option is unknown (the message suggests the near one), its value is
@@ -339,38 +321,46 @@ class NamesParser(MagicParser):
         except ValueError as error:
             self.error(f"the line cannot be split into words ({error})")
         options: list[str] = []
-        names: list[str] = []
+        others: list[str] = []
         while words:
             word = words.pop(0)
-            if not word.startswith("-"):
-                parts = [part for part in _cut(word, ",".__eq__) if part]
-                if parts and parts[0].startswith(("[", ".")) and names:
-                    names[-1] += parts.pop(0)  # `x [0]`
-                names.extend(map(unquoted, parts))
-                continue
-            name, has_value, value = word.partition("=")
+            name, _, value = word.partition("=")
             action = self.options.get(name)
-            if action is None or action.nargs == 0:
+            if not word.startswith("-"):
+                others.append(word)
+            elif action is None or action.nargs == 0 or not (value or words):
                 options.append(word)
-            elif not has_value and not words:
-                options.append(name)
             else:
                 value = value or words.pop(0)
                 whole = _with_rest(value, words) if action.type is spec else unquoted(value)
                 options.append(f"{name}={whole}")
         found = self.parse_words(options)
+        found.words = others
+        return found
+
+
+class NamesParser(WordsParser):
+    """A parser for lines of names, separated by blanks or commas."""
+
+    def parse_line(self, line: str) -> argparse.Namespace:
+        """Parses a magic's line; the names are ``names``. Raises what its base raises."""
+        found = super().parse_line(line)
+        names: list[str] = []
+        for word in found.words:
+            parts = [part for part in _cut(word, ",".__eq__) if part]
+            if parts and parts[0].startswith(("[", ".")) and names:
+                names[-1] += parts.pop(0)  # `x [0]`
+            names.extend(map(unquoted, parts))
         found.names = list(dict.fromkeys(names))
         return found
 
 
 def _with_rest(value: str, words: list[str]) -> str:
     """Takes from the words those that belong to a spec: ``P ('a')``, ``'a', None``."""
-    while words and _goes_on(value, words):
+    while words and (
+        (words[0].startswith("(") and _CALLED.fullmatch(value))
+        or value.endswith(",")
+        or words[0].startswith(",")
+    ):
         value = f"{value} {words.pop(0)}"
     return value
-
-
-def _goes_on(value: str, words: Sequence[str]) -> bool:
-    following = words[0]
-    called = following.startswith("(") and _CALLED.fullmatch(value) is not None
-    return called or value.endswith(",") or following.startswith(",")

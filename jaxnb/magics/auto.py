@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
 import sys
@@ -15,7 +16,7 @@ from IPython.core.magic import line_magic, magics_class
 from jaxnb.assist.completion import hint, magic_hint
 from jaxnb.errors import CellError, UsageError
 from jaxnb.labels import MAGICS
-from jaxnb.magics.arguments import MagicParser
+from jaxnb.magics.arguments import option, parsed
 from jaxnb.magics.base import SessionMagics
 
 if TYPE_CHECKING:
@@ -150,11 +151,12 @@ class AutoMagics(SessionMagics):
         self.auto = Auto(shell)
 
     @line_magic
-    def spmd_auto(self, line: str) -> None:
+    @parsed(
+        "Runs plain cells on the processes, or no longer.",
+        option("state", nargs="?", choices=("on", "off"), help="the state by default"),
+    )
+    def spmd_auto(self, asked: argparse.Namespace) -> None:
         """Runs plain cells on the processes, or no longer: `%spmd_auto on`, `%spmd_auto off`."""
-        asked = auto_parser().asked(line)
-        if asked is None:
-            return
         if asked.state == "on":
             self._started()
         if asked.state is not None:
@@ -165,13 +167,6 @@ class AutoMagics(SessionMagics):
             if self.auto.is_on
             else "Cells run in the notebook; those that begin with `%%spmd` on the processes."
         )
-
-
-def auto_parser() -> MagicParser:
-    """Returns the parser of ``%spmd_auto``."""
-    parser = MagicParser("%spmd_auto", "Runs plain cells on the processes, or no longer.")
-    parser.add_argument("state", nargs="?", choices=("on", "off"), help="the state by default")
-    return parser
 
 
 DEVICES = "Leave this line out, and type `%spmd_stop`, then `%spmd_start --devices-per-process N`."

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import argparse
 import ast
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from IPython.core.magic import line_cell_magic, magics_class, no_var_expand
 from IPython.display import display
 
 from jaxnb.errors import UsageError
-from jaxnb.magics import arguments
-from jaxnb.magics.arguments import MagicParser, split_words, unquoted, variable
+from jaxnb.magics.arguments import (
+    PARSERS,
+    MagicParser,
+    WordsParser,
+    flag,
+    option,
+    split_options,
+    unquoted,
+    variable,
+)
 from jaxnb.magics.base import SessionMagics, plain_interrupt
 from jaxnb.magics.sinks import DisplayIds, is_notebook, sink_for
 
@@ -19,19 +28,16 @@ if TYPE_CHECKING:
     from jaxnb.compiled.comparison import Comparison
 
 
-def parser_of(magic: str) -> arguments.MagicParser:
+def collectives_parser(magic: str) -> MagicParser:
     """Returns the parser of the magic's line."""
-    parser = arguments.MagicParser(
-        magic, "Compiles a call without running it, and lists its collectives."
-    )
-    parser.usage = "%%spmd_collectives [--devices N] CALL"
-    parser.epilog = (
-        "CALL is an expression such as step(state, batch); jax.ShapeDtypeStruct will do for "
-        "arguments. With --devices as a cell magic: lines that make mesh and arguments, then CALL."
-    )
-    parser.add_argument("--devices", type=int, metavar="N",
-                        help="plan for this many devices, in a process of its own")  # fmt: skip
-    return parser
+    return MagicParser(
+        magic, "Compiles a call without running it, and lists its collectives.",
+        option("--devices", type=int, metavar="N",
+               help="plan for this many devices, in a process of its own"),
+        usage="%%spmd_collectives [--devices N] CALL",
+        epilog="CALL is an expression such as step(state, batch); jax.ShapeDtypeStruct will do for "
+        "arguments. With --devices as a cell magic: lines that make mesh and arguments, then CALL.",
+    )  # fmt: skip
 
 
 @magics_class
@@ -43,8 +49,8 @@ class CompilingMagics(SessionMagics):
     def spmd_collectives(self, line: str, cell: str | None = None) -> None:
         """Lists the collectives that a call compiles to. `--help` lists the options."""
         magic = "%spmd_collectives" if cell is None else "%%spmd_collectives"
-        parser = parser_of(magic)
-        options, rest = arguments.split_options(line, parser)
+        parser = collectives_parser(magic)
+        options, rest = split_options(line, parser)
         asked = parser.asked(self.shell.var_expand(options))
         if asked is None:
             return
@@ -53,86 +59,50 @@ class CompilingMagics(SessionMagics):
                 f"`{rest.strip()}` stands behind `{magic}`, where only options do: put the call on "
                 "the cell's last line. Nothing was run."
             )
-        first_line = 1 if cell is None else 2
-        code = rest if cell is None else cell
-        where = "Interrupted; nothing was run, and the group can be used."
-        with plain_interrupt(where):
-            if asked.devices is None:
-                found = self._started().collectives(code)
+        code, first_line = (rest, 1) if cell is None else (cell, 2)
+        number, found = self.shell.displayhook.prompt_count, None
+        with plain_interrupt("Interrupted; nothing was run, and the group can be used."):
+            if asked.devices is not None and self._current() is None:
+                from jaxnb.compiled.planning import plan
+
+                name = f"<cell {number}>"
+                found = plan(code, devices=asked.devices, name=name, first_line=first_line)
             else:
-                found = self._planned(code, asked.devices, first_line)
+                found = self._started().collectives(
+                    code, devices=asked.devices, cell=number, first_line=first_line
+                )
         display(found)
-
-    def _planned(self, code: str, devices: int, first_line: int) -> Any:
-        session = self._current()
-        number = self.shell.displayhook.prompt_count
-        if session is not None:
-            return session.collectives(code, devices=devices, cell=number, first_line=first_line)
-        from jaxnb.compiled import planning
-
-        return planning.plan(code, devices=devices, name=f"<cell {number}>", first_line=first_line)
 
 
 _EXAMPLE = "`data = P('data'), P()`"
 
 
-class CompareParser(MagicParser):
-    """A parser for a line with a call, and options before and behind it.
+def compare_parser(magic: str) -> WordsParser:
+    """Returns the parser of the magic's line: a call, with options before and behind it."""
+    return WordsParser(
+        magic, "Compiles and times a call under several shardings.",
+        option("--spec", action="append", default=[], type=_named, metavar="NAME=SPECS",
+               help="a variant: data=\"P('data'), P()\""),
+        option("--mesh", metavar="MESH",
+               help="for all: a name, or {'data': 4} (default: the one there is)"),
+        option("--out-spec", action="append", default=[], type=_named, metavar="NAME=SPECS",
+               help="of a variant's outputs (default: the compiler chooses)"),
+        option("--repeats", type=int, metavar="N",
+               help="calls to measure (default: about a second of them)"),
+        flag("--no-run", help="compile only"),
+        option("--devices", type=int, metavar="N",
+               help="plan for this many devices, in a process of its own; nothing is run"),
+        flag("--plot", help="draw a chart too"),
+        option("--out", type=variable, metavar="NAME",
+               help="put the Comparison into this variable of the notebook"),
+        usage=f"{magic.replace('%', '%%')} CALL [--spec NAME=SPECS]... [options]",
+        epilog="CALL is an expression such as mlp(x, w); SPECS has one spec for each argument, or "
+        "one for all. As a cell magic, each line of the cell is NAME = SPECS.",
+    )  # fmt: skip
 
-    Args:
-        magic: What was typed.
-    """
 
-    def __init__(self, magic: str) -> None:
-        super().__init__(magic, "Compiles and times a call under several shardings.")
-        self.usage = f"{magic.replace('%', '%%')} CALL [--spec NAME=SPECS]... [options]"
-        self.epilog = (
-            "CALL is an expression such as mlp(x, w); SPECS has one spec for each argument, or one "
-            "for all. As a cell magic, each line of the cell is NAME = SPECS."
-        )
-        add = self.add_argument
-        add("--spec", action="append", default=[], type=_named, metavar="NAME=SPECS",
-            help="a variant: data=\"P('data'), P()\"")  # fmt: skip
-        add("--mesh", metavar="MESH",
-            help="for all: a name, or {'data': 4} (default: the one there is)")  # fmt: skip
-        add("--out-spec", action="append", default=[], type=_named, metavar="NAME=SPECS",
-            help="of a variant's outputs (default: the compiler chooses)")  # fmt: skip
-        add("--repeats", type=int, metavar="N",
-            help="calls to measure (default: about a second of them)")  # fmt: skip
-        add("--no-run", action="store_true", help="compile only")
-        add("--devices", type=int, metavar="N",
-            help="plan for this many devices, in a process of its own; nothing is run")  # fmt: skip
-        add("--plot", action="store_true", help="draw a chart too")
-        add("--out", type=variable, metavar="NAME",
-            help="put the Comparison into this variable of the notebook")  # fmt: skip
-
-    def parse_line(self, line: str) -> argparse.Namespace:
-        """Parses a magic's line; the call is ``call``.
-
-        Raises:
-            UsageError: An option is unknown, its value is not possible, or brackets or quotes do
-                not match.
-        """
-        try:
-            words = split_words(line)
-        except ValueError as error:
-            self.error(f"the line cannot be split into words ({error})")
-        options: list[str] = []
-        call: list[str] = []
-        while words:
-            word = words.pop(0)
-            if not word.startswith("-"):
-                call.append(word)
-                continue
-            name, has_value, value = word.partition("=")
-            action = self.options.get(name)
-            if action is None or action.nargs == 0 or not (has_value or words):
-                options.append(word)
-            else:
-                options.append(f"{name}={unquoted(value if has_value else words.pop(0))}")
-        found = self.parse_words(options)
-        found.call = " ".join(call)
-        return found
+PARSERS["spmd_collectives"] = partial(collectives_parser, "%spmd_collectives")
+PARSERS["spmd_compare"] = partial(compare_parser, "%spmd_compare")
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -150,7 +120,7 @@ class ComparingMagics(SessionMagics):
     def spmd_compare(self, line: str, cell: str | None = None) -> None:
         """Compares a call under several shardings. `--help` lists the options."""
         magic = "%spmd_compare" if cell is None else "%%spmd_compare"
-        parser = CompareParser(magic)
+        parser = compare_parser(magic)
         asked = parser.asked(line)
         if asked is None:
             return
@@ -170,6 +140,7 @@ class ComparingMagics(SessionMagics):
             print("A terminal shows no chart: `--out NAME`, then `NAME.plot().savefig('a.png')`.")
 
     def _compared(self, asked: argparse.Namespace, specs: dict[str, str]) -> Comparison:
+        call = " ".join(asked.words)
         settings = {
             "specs": specs,
             "mesh": asked.mesh,
@@ -180,14 +151,12 @@ class ComparingMagics(SessionMagics):
         if asked.devices is not None and self._current() is None:
             from jaxnb.compiled import comparing
 
-            code = comparing.code_of(asked.call, **{**settings, "run": False})
-            return comparing.compare_planned(code, devices=asked.devices, label=asked.call)
+            code = comparing.code_of(call, **{**settings, "run": False})
+            return comparing.compare_planned(code, devices=asked.devices, label=call)
         session, sink = self._started(), sink_for(self.shell, DisplayIds(), folds=True)
         number = self.shell.displayhook.prompt_count
         with sink:
-            return session.compare(
-                asked.call, devices=asked.devices, sink=sink, cell=number, **settings
-            )
+            return session.compare(call, devices=asked.devices, sink=sink, cell=number, **settings)
 
 
 def _variants(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, completion_matcher
@@ -17,32 +16,11 @@ from IPython.core.inputtransformer2 import HelpEnd
 from IPython.utils.tokenutil import token_at_cursor
 
 from jaxnb.assist.completion import Code, MagicLine, magic_at, place_at
-from jaxnb.magics import arguments, auto, compiling, looking, state, values
-from jaxnb.magics.arguments import MagicParser
-from jaxnb.magics.state import debug_parser
+from jaxnb.magics.arguments import FIRST_WORD, PARSERS, MagicParser, ranks
 
 if TYPE_CHECKING:
     from jaxnb.session import Session
 
-
-PARSERS: dict[str, Callable[[], MagicParser]] = {
-    "spmd": lambda: arguments.cell_parser("%spmd"),
-    "spmd_start": arguments.start_parser,
-    "spmd_restart": arguments.restart_parser,
-    "spmd_auto": auto.auto_parser,
-    "spmd_pull": values.pull_parser,
-    "spmd_push": values.push_parser,
-    "spmd_layout": values.layout_parser,
-    "spmd_collectives": lambda: compiling.parser_of("%spmd_collectives"),
-    "spmd_compare": lambda: compiling.CompareParser("%spmd_compare"),
-    "spmd_save": state.save_parser,
-    "spmd_load": state.load_parser,
-    "spmd_stats": looking.parser_of_line,
-    "spmd_timeline": looking.timeline_parser,
-    "spmd_history": looking.history_parser,
-    "spmd_debug": debug_parser,
-}
-"""Those of magics that have options."""
 
 NAMES_FROM = {"spmd": 0, "spmd_pull": 0, "spmd_layout": 0, "spmd_collectives": 0, "spmd_compare": 0,
               "spmd_save": 1}  # fmt: skip
@@ -52,12 +30,6 @@ ENDS_OPTIONS = {"spmd", "spmd_collectives"}
 """Magics behind whose options stands code, which may have words that look like options."""
 
 _WORD = re.compile(r"\S+")
-
-
-@cache
-def parser_of(magic: str) -> MagicParser:
-    """Returns the parser of a magic's line."""
-    return PARSERS[magic]()
 
 
 def fits(line: MagicLine, num_processes: int) -> tuple[int, dict[str, str]] | Code | None:
@@ -73,7 +45,7 @@ def fits(line: MagicLine, num_processes: int) -> tuple[int, dict[str, str]] | Co
     """
     if line.magic not in PARSERS:
         return None
-    parser, before = parser_of(line.magic), line.text[: line.offset]
+    parser, before = PARSERS[line.magic](), line.text[: line.offset]
     words = [(found.start(), found[0]) for found in _WORD.finditer(before)]
     if not words or before[-1:].isspace():
         words.append((len(before), ""))
@@ -92,7 +64,7 @@ def fits(line: MagicLine, num_processes: int) -> tuple[int, dict[str, str]] | Co
         return start, dict.fromkeys(names, "option")
     if len(others) >= NAMES_FROM.get(line.magic, 1 << 30):
         return line.code(start)
-    values = () if others else parser.offers.get(arguments.FIRST_WORD, ())
+    values = () if others else parser.offers.get(FIRST_WORD, ())
     found = {each: "value" for each in values if each.startswith(word)}
     return (start, found) if found else None
 
@@ -128,7 +100,7 @@ def _values(
     if action.dest == "mesh":
         return line.code(start)
     typed, values = line.text[start : line.offset], parser.offers.get(option, ())
-    if action.type is arguments.ranks and num_processes:
+    if action.type is ranks and num_processes:
         cut = max(typed.rfind(","), typed.rfind("-")) + 1
         start, typed = start + cut, typed[cut:]
         values = tuple(map(str, range(num_processes)))
@@ -280,5 +252,5 @@ def _inspecting(
 
 
 def _usage(magic: str) -> str:
-    """Returns how to use a magic; nothing of one without options, which IPython describes."""
-    return parser_of(magic).format_help() if magic in PARSERS else ""
+    """Returns how to use a magic; empty where it is none, or `%spmd_help`."""
+    return PARSERS[magic]().format_help() if magic in PARSERS else ""

@@ -6,7 +6,7 @@ import argparse
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import line_magic, magics_class
 from IPython.display import display
@@ -14,13 +14,11 @@ from IPython.display import display
 from jaxnb.display.card import Card
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import plural
-from jaxnb.magics import arguments
+from jaxnb.magics.arguments import PARSERS, flag, option, parsed
 from jaxnb.magics.base import SessionMagics
 from jaxnb.magics.sinks import Place, is_notebook
 
 if TYPE_CHECKING:
-    from jaxnb.model.group import GroupInfo
-    from jaxnb.profile.statistics import DeviceStats
     from jaxnb.session import Session
 
 
@@ -37,25 +35,6 @@ ONE_LOOK = (
 )
 
 
-class Watched(Protocol):
-    """The part of a session that the panel looks at."""
-
-    @property
-    def state(self) -> str:
-        """The session's state."""
-
-    @property
-    def generation(self) -> int:
-        """How often the group has been restarted."""
-
-    @property
-    def group(self) -> GroupInfo:
-        """The group; says how many cells have begun."""
-
-    def stats(self, *, brief: bool) -> list[DeviceStats]:
-        """Returns a row for every device."""
-
-
 class LivePanel:
     """Shows statistics every second, beside what the notebook does, until it stops by itself.
 
@@ -70,7 +49,7 @@ class LivePanel:
 
     def __init__(
         self,
-        session: Watched,
+        session: Session,
         show: Callable[[Card], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -99,17 +78,14 @@ class LivePanel:
 
     def _go_on(self) -> None:
         ended = ""
-        while not ended:
-            if self._stopping.wait(PERIOD_SECONDS):
-                ended = self._replaced
-                break
+        while not ended and not self._stopping.wait(PERIOD_SECONDS):
             ended = self._reason_to_stop()
-            if not ended:
-                try:
+            try:
+                if not ended:
                     self._look()
-                except JaxnbError as error:  # stopped or restarted just now
-                    ended = self._reason_to_stop() or str(error)
-        self._show_last(ended, ended=True)
+            except JaxnbError as error:  # stopped or restarted just now
+                ended = self._reason_to_stop() or str(error)
+        self._show_last(ended or self._replaced, ended=True)
 
     def _look(self) -> None:
         self._last = self._session.stats(brief=True)
@@ -135,14 +111,6 @@ class LivePanel:
         return ""
 
 
-def parser_of_line() -> arguments.MagicParser:
-    """Returns the parser of ``%spmd_stats``."""
-    parser = arguments.MagicParser("%spmd_stats", "Shows memory and load by device.")
-    parser.add_argument("--live", action="store_true",
-                        help="a panel that is updated every second, beside cells")  # fmt: skip
-    return parser
-
-
 @magics_class
 class StatsMagics(SessionMagics):
     """The magic that shows statistics.
@@ -157,13 +125,14 @@ class StatsMagics(SessionMagics):
         self._panel: LivePanel | None = None
 
     @line_magic
-    def spmd_stats(self, line: str) -> None:
+    @parsed(
+        "Shows memory and load by device.",
+        flag("--live", help="a panel that is updated every second, beside cells"),
+    )
+    def spmd_stats(self, asked: argparse.Namespace) -> None:
         """Shows memory and load of every device and process. `--help` lists the options."""
         from jaxnb.profile import card_stats
 
-        asked = parser_of_line().asked(line)
-        if asked is None:
-            return
         session = self._started()
         if asked.live and is_notebook(self.shell):
             if self._panel is not None:
@@ -189,27 +158,6 @@ def _cell(text: str) -> int:
         ) from None
 
 
-def timeline_parser() -> arguments.MagicParser:
-    """Returns the parser of ``%spmd_timeline``."""
-    parser = arguments.MagicParser(
-        "%spmd_timeline", "Shows what each process did in a cell, and who kept others waiting."
-    )
-    parser.add_argument("cell", nargs="?", type=_cell, metavar="CELL",
-                        help="the cell's number; by default the last cell's")  # fmt: skip
-    return parser
-
-
-def history_parser() -> arguments.MagicParser:
-    """Returns the parser of ``%spmd_history``."""
-    parser = arguments.MagicParser("%spmd_history", "Shows the cells that were run.")
-    parser.add_argument("--last", type=_count, metavar="N", help="the last N cells only")
-    parser.add_argument("--json", metavar="FILE", dest="file",
-                        help="write them to FILE, one JSON object per line")  # fmt: skip
-    parser.add_argument("--overwrite", action="store_true",
-                        help="replace FILE if it exists")  # fmt: skip
-    return parser
-
-
 @magics_class
 class LookingBackMagics(SessionMagics):
     """The magics that show what has been.
@@ -230,27 +178,31 @@ class LookingBackMagics(SessionMagics):
         self._last = last
 
     @line_magic
-    def spmd_timeline(self, line: str) -> None:
+    @parsed(
+        "Shows what each process did in a cell, and who kept others waiting.",
+        option("cell", nargs="?", type=_cell, metavar="CELL",
+               help="the cell's number; by default the last cell's"),
+    )  # fmt: skip
+    def spmd_timeline(self, asked: argparse.Namespace) -> None:
         """Shows what each process did in a cell. `%spmd_timeline 7` shows that of cell [7]."""
-        parser = timeline_parser()
-        asked = parser.asked(line)
-        if asked is None:
-            return
         display((self._last() or self._started()).timeline(asked.cell))
 
     @line_magic
-    def spmd_history(self, line: str) -> None:
+    @parsed(
+        "Shows the cells that were run.",
+        option("--last", type=_count, metavar="N", help="the last N cells only"),
+        option("--json", metavar="FILE", dest="file",
+               help="write them to FILE, one JSON object per line"),
+        flag("--overwrite", help="replace FILE if it exists"),
+    )  # fmt: skip
+    def spmd_history(self, asked: argparse.Namespace) -> None:
         """Shows the cells that were run. `%spmd_history --help` lists the options."""
-        parser = history_parser()
-        asked = parser.asked(line)
-        if asked is None:
-            return
         history = (self._last() or self._started()).history
         if asked.last is not None:
             history = history.last(asked.last)
         if asked.file is None:
             if asked.overwrite:
-                parser.error("--overwrite goes with --json FILE.")
+                PARSERS["spmd_history"]().error("--overwrite goes with --json FILE.")
             display(history)
             return
         written = history.to_jsonl(asked.file, overwrite=asked.overwrite)

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from IPython import get_ipython
@@ -101,7 +101,7 @@ class TransferMeter:
         clock: Returns the time in seconds.
 
     Attributes:
-        moved_bytes: How much all transfers have moved so far.
+        moved_bytes: How much transfers have moved since :meth:`begin`.
         moving_seconds: How long that took, without what came before and after: waiting for a
             cell to end, preparing the data.
     """
@@ -111,13 +111,20 @@ class TransferMeter:
     ) -> None:
         self._place = place
         self._clock = clock
-        self.moved_bytes = 0
-        self.moving_seconds = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """Counts from zero."""
+        self.moved_bytes, self.moving_seconds, self._began = 0, 0.0, self._clock()
+
+    def seconds(self) -> float:
+        """Returns the time since :meth:`begin`."""
+        return self._clock() - self._began
 
     @contextmanager
     def __call__(self, doing: str, total_bytes: int) -> Iterator[Ticker]:
         """Shows one transfer; gives what takes the number of bytes done."""
-        from jaxnb.arrays import card_transfer
+        from jaxnb.arrays.card_transfer import transfer_card
 
         started = self._clock()
         show_at = started + QUIET_SECONDS
@@ -131,9 +138,7 @@ class TransferMeter:
                 return
             show_at = now + LIVE_SECONDS
             with suppress(Exception):  # a front end that fails must not end the transfer
-                self._place.show(
-                    card_transfer.transfer_card(doing, done_bytes, total_bytes, now - started)
-                )
+                self._place.show(transfer_card(doing, done_bytes, total_bytes, now - started))
 
         try:
             yield tick
@@ -155,19 +160,20 @@ class TerminalPlace:
 
     def show(self, card: Card) -> None:
         """Shows the bar, over the one before."""
-        self._write(card.text)
+        self.write(card.text)
 
     def clear(self) -> None:
-        """Blanks the line, if a bar is on it."""
+        """Blanks the line, if something is on it."""
         if self._width:
-            self._write("")
-            self._write("")
+            self.write("")
+            self.write("")
 
     def finish(self, card: Card) -> None:
         """Shows the last card."""
         display(card)
 
-    def _write(self, text: str) -> None:
+    def write(self, text: str) -> None:
+        """Writes over what is on the line."""
         sys.stderr.write("\r" + text.ljust(self._width))
         sys.stderr.flush()
         self._width = len(text)
@@ -285,13 +291,10 @@ class Sink(SaysWaits):
 
     def _write(self, lines: list[MergedLine]) -> None:
         # One write for a run of lines of one stream: each is a message to the front end.
-        start = 0
-        for i in range(1, len(lines) + 1):
-            if i == len(lines) or self._is_red(lines[i]) != self._is_red(lines[start]):
-                stream = sys.stderr if self._is_red(lines[start]) else sys.stdout
-                stream.write("".join(line.labelled() + "\n" for line in lines[start:i]))
-                stream.flush()
-                start = i
+        for is_red, run in groupby(lines, self._is_red):
+            stream = sys.stderr if is_red else sys.stdout
+            stream.write("".join(line.labelled() + "\n" for line in run))
+            stream.flush()
 
 
 class NotebookSink(Sink):
@@ -397,32 +400,26 @@ class TerminalSink(Sink):
 
     def __init__(self, ids: DisplayIds | None = None, holder: str = "spmd.last_result") -> None:
         super().__init__(ids, holder)
-        self._width = 0
+        self._line = TerminalPlace()
 
     def live(self, lines: list[MergedLine]) -> None:
         """Shows the first of the lines; a terminal's cell has one line to rewrite."""
-        text = self._limiter.cut(bars_as_one(lines)[0]).labelled() if lines else ""
-        sys.stderr.write("\r" + text.ljust(self._width) + ("" if lines else "\r"))
-        sys.stderr.flush()
-        self._width = len(text)
+        if lines:
+            self._line.write(self._limiter.cut(bars_as_one(lines)[0]).labelled())
+        else:
+            self._line.clear()
 
     def lines(self, lines: list[MergedLine]) -> None:
         """Clears the line that is being rewritten, and shows final lines above it."""
         if lines:
-            self._clear_line()
+            self._line.clear()
         super().lines(lines)
 
     def display(self, process_index: int, output: RichOutput) -> None:
         """Shows the plain text of a rich output of the first process; others' is kept."""
         if process_index == self._first:
-            self._clear_line()
+            self._line.clear()
         super().display(process_index, output)
-
-    def _clear_line(self) -> None:
-        if self._width:
-            sys.stderr.write("\r" + " " * self._width + "\r")
-            sys.stderr.flush()
-            self._width = 0
 
 
 def sink_for(
@@ -449,9 +446,7 @@ class ProgressDisplay:
     def __enter__(self) -> ProgressDisplay:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and self._place is not None:
             self._place.clear()
 
@@ -467,7 +462,4 @@ class ProgressDisplay:
 
     def show(self, card: Card) -> None:
         """Shows a card in the place of the progress."""
-        if self._place is None:
-            display(card)
-        else:
-            self._place.show(card)
+        display(card) if self._place is None else self._place.show(card)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import cell_magic, line_magic, magics_class, no_var_expand
@@ -14,7 +15,15 @@ from jaxnb.display.blocks import Note
 from jaxnb.display.card import Card, card_of
 from jaxnb.errors import CellError, ProcessDiedError, RecoveryInterrupted, UsageError
 from jaxnb.labels import processes_label
-from jaxnb.magics import arguments
+from jaxnb.magics.arguments import (
+    PARSERS,
+    cell_parser,
+    flag,
+    option,
+    parsed,
+    positive_seconds,
+    split_options,
+)
 from jaxnb.magics.auto import AUTORELOAD, is_auto
 from jaxnb.magics.background import BackgroundCell
 from jaxnb.magics.base import SessionMagics, plain_interrupt
@@ -29,7 +38,14 @@ from jaxnb.magics.sinks import (
     sink_for,
 )
 from jaxnb.model.cells import RichOutput
-from jaxnb.options import StartOptions
+from jaxnb.options import (
+    CHECKS,
+    COLLECTIVES,
+    LAUNCHERS,
+    PLATFORMS,
+    StartOptions,
+    default_launcher,
+)
 
 if TYPE_CHECKING:  # it loads ipyparallel, which `%load_ext` need not wait for
     from jaxnb.session import Session
@@ -64,14 +80,32 @@ class SpmdMagics(SessionMagics):
     # ------------------------------------------------------------------ life
 
     @line_magic
-    def spmd_start(self, line: str) -> None:
+    @parsed(
+        "Starts JAX processes and joins them.",
+        option("-n", type=int, metavar="N", dest="num_processes",
+               help="how many processes (default: one per GPU, else 4)"),
+        option("--devices-per-process", type=int, metavar="D",
+               help="CPU devices of each process (default: 1)"),
+        option("--platform", default="auto", offers=PLATFORMS,
+               help="auto, cpu or gpu (default: auto)"),
+        option("--launcher", offers=LAUNCHERS,
+               help=f"{' or '.join(LAUNCHERS)} (default: {default_launcher()})"),
+        option("--collectives", default="gloo", offers=COLLECTIVES,
+               help="gloo (the CPU's collectives)"),
+        option("--compile-cache", default="", metavar="DIR|off",
+               help="folder for compiled programs (default: the user's cache), or off"),
+        option("--check", default="strict", offers=CHECKS, metavar="MODE",
+               help="strict (the default), or off"),
+        option("--no-pitfalls", dest="pitfalls", action="store_false",
+               help="turn off pitfall hints (hidden all-gathers and the like)"),
+        flag("--bare", help="leave the processes' namespaces empty"),
+        option("--timeout", type=positive_seconds, default=60.0, metavar="S",
+               help="seconds the start may take (default: 60)"),
+    )  # fmt: skip
+    def spmd_start(self, asked: argparse.Namespace) -> None:
         """Starts JAX processes and joins them. `%spmd_start --help` lists the options."""
         from jaxnb.launch import card_group
 
-        parser = arguments.start_parser()
-        asked = parser.asked(line)
-        if asked is None:
-            return
         if self.session is not None and self.session.state != "closed":
             raise UsageError(
                 f"There is a group of {self.session.num_processes} processes already "
@@ -98,26 +132,33 @@ class SpmdMagics(SessionMagics):
         self.shell.push({SESSION_NAME: self.session}, interactive=False)
 
     @line_magic
-    def spmd_stop(self, line: str) -> None:
+    @parsed("Ends all processes of the group.")
+    def spmd_stop(self, _: argparse.Namespace) -> None:
         """Ends all processes of the group."""
         from jaxnb.launch import card_group
 
-        if not _is_asked("%spmd_stop", "Ends all processes of the group.", line):
-            return
         session, self.session = self._started(), None
         self.stopped = session
-        seconds = _timed(session.close)
-        self._show(card_group.stopped_card(seconds))
+        started = time.perf_counter()
+        session.close()
+        self._show(card_group.stopped_card(time.perf_counter() - started))
 
     @line_magic
-    def spmd_restart(self, line: str) -> None:
+    @parsed(
+        "Replaces all processes by fresh ones; variables are lost.",
+        flag("--replay", help="rerun the cells that ran without an error"),
+        flag("--keep", help="give the new processes the variables of the old ones"),
+        option("-n", type=int, metavar="N", dest="num_processes",
+               help="how many processes (default: as many as before)"),
+        option("--devices-per-process", type=int, metavar="D",
+               help="CPU devices of each process (default: as before)"),
+    )  # fmt: skip
+    def spmd_restart(self, asked: argparse.Namespace) -> None:
         """Replaces all processes by fresh ones. `%spmd_restart --help` lists the options."""
         from jaxnb.launch import card_group
 
-        parser = arguments.restart_parser()
-        asked = parser.asked(line)
-        if asked is None:
-            return
+        if asked.replay and asked.keep:
+            PARSERS["spmd_restart"]().error("argument --keep: not allowed with argument --replay")
         session, n, devices = self._started(), asked.num_processes, asked.devices_per_process
         size: dict[str, Any] = {"num_processes": n, "devices_per_process": devices}
         self._ids.forget_all()
@@ -129,14 +170,9 @@ class SpmdMagics(SessionMagics):
         progress.show(card_group.start_card(session.group, replayed if asked.replay else None))
 
     @line_magic
-    def spmd_recover(self, line: str) -> None:
+    @parsed("Replaces dead or stuck processes; variables are kept.")
+    def spmd_recover(self, _: argparse.Namespace) -> None:
         """Replaces dead or stuck processes; variables are kept."""
-        if not _is_asked(
-            "%spmd_recover",
-            "Replaces dead or stuck processes; variables are kept.",
-            line,
-        ):
-            return
         self._recover(self._started())
 
     def _recover(self, session: Session, **size: Any) -> None:
@@ -153,19 +189,19 @@ class SpmdMagics(SessionMagics):
         progress.show(recovered_card(session.group, recovered))
 
     @line_magic
-    def spmd_interrupt(self, line: str) -> None:
+    @parsed("Interrupts a background cell.")
+    def spmd_interrupt(self, _: argparse.Namespace) -> None:
         """Interrupts the cell that runs in the background."""
-        if _is_asked("%spmd_interrupt", "Interrupts a background cell.", line):
-            was_running = self._started().interrupt()
-            print("Interrupted; its card says how it ends." if was_running else "No cell runs.")
+        was_running = self._started().interrupt()
+        print("Interrupted; its card says how it ends." if was_running else "No cell runs.")
 
     @line_magic
-    def spmd_status(self, line: str) -> None:
+    @parsed("Shows the group and its state.")
+    def spmd_status(self, _: argparse.Namespace) -> None:
         """Shows the group and its state."""
         from jaxnb.launch import card_group
 
-        if _is_asked("%spmd_status", "Shows the group and its state.", line):
-            self._show(card_group.status_card(self._started().group))
+        self._show(card_group.status_card(self._started().group))
 
     # ------------------------------------------------------------------ running
 
@@ -175,19 +211,16 @@ class SpmdMagics(SessionMagics):
         sent = is_auto()
         if sent:
             self._mark()
-        parser = arguments.cell_parser("%%spmd")
-        asked = parser.asked(line)
-        if asked is None:
-            return None
-        return self._run(asked, cell, first_line=1 if sent else 2)
+        asked = cell_parser("%%spmd").asked(line)
+        return None if asked is None else self._run(asked, cell, first_line=1 if sent else 2)
 
     # Braces are the line's own, of an f-string or a dict: IPython would put the notebook's in.
     @no_var_expand
     @line_magic("spmd")  # type: ignore[arg-type]
     def spmd_line(self, line: str) -> BackgroundCell | None:
         """Runs one line on every process. `%spmd --help` lists the options."""
-        parser = arguments.cell_parser("%spmd")
-        options, code = arguments.split_options(line, parser)
+        parser = cell_parser("%spmd")
+        options, code = split_options(line, parser)
         asked = parser.asked(self.shell.var_expand(options))
         if asked is None:
             return None
@@ -283,16 +316,3 @@ class SpmdMagics(SessionMagics):
             publish_display_data(dict(shown.data), dict(shown.metadata))
         else:
             display(shown)
-
-
-def _is_asked(magic: str, description: str, line: str) -> bool:
-    """Parses the line of a magic without options; it may ask for help only."""
-    return arguments.MagicParser(magic, description).asked(line) is not None
-
-
-def _timed(call: Any) -> float:
-    import time
-
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started

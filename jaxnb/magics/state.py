@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import sys
 from typing import Any
@@ -11,34 +12,14 @@ from IPython.display import display
 
 from jaxnb.display.card import line_card
 from jaxnb.errors import CellError, UsageError
-from jaxnb.magics import arguments
+from jaxnb.magics.arguments import flag, option, parsed, ranks
 from jaxnb.magics.base import SessionMagics, plain_interrupt
 from jaxnb.magics.sinks import DisplayIds, sink_for
-from jaxnb.recovery.messages import SavedState
 
-
-def save_parser() -> arguments.MagicParser:
-    """Returns the parser of ``%spmd_save``."""
-    parser = arguments.MagicParser(
-        "%spmd_save", "Saves the variables of every process to a directory."
-    )
-    parser.add_argument("folder", nargs="?", metavar="DIR", help="the directory")
-    parser.add_argument("names", nargs="*", metavar="NAME",
-                        help="the variables; all by default")  # fmt: skip
-    parser.add_argument("--overwrite", action="store_true",
-                        help="overwrite what DIR holds")  # fmt: skip
-    return parser
-
-
-def load_parser() -> arguments.MagicParser:
-    """Returns the parser of ``%spmd_load``."""
-    parser = arguments.MagicParser(
-        "%spmd_load", "Binds the variables that %spmd_save saved. Loading them runs their code."
-    )
-    parser.add_argument("folder", nargs="?", metavar="DIR", help="the directory")
-    parser.add_argument("names", nargs="*", metavar="NAME",
-                        help="the variables; all by default")  # fmt: skip
-    return parser
+_WHAT = (
+    option("folder", nargs="?", metavar="DIR", help="the directory"),
+    option("names", nargs="*", metavar="NAME", help="the variables; all by default"),
+)
 
 
 def _folder(given: str | None) -> str:
@@ -52,37 +33,26 @@ class SavingMagics(SessionMagics):
     """The magics that save and load variables."""
 
     @line_magic
-    def spmd_save(self, line: str) -> None:
+    @parsed(
+        "Saves the variables of every process to a directory.",
+        *_WHAT,
+        flag("--overwrite", help="overwrite what DIR holds"),
+    )
+    def spmd_save(self, asked: argparse.Namespace) -> None:
         """Saves variables to a directory. `%spmd_save --help` lists the options."""
-        asked = save_parser().asked(line)
-        if asked is None:
-            return
         session, folder = self._started(), _folder(asked.folder)
         with plain_interrupt("Interrupted."):
-            self._show(session.save(folder, asked.names, overwrite=asked.overwrite))
-
-    @line_magic
-    def spmd_load(self, line: str) -> None:
-        """Binds variables that were saved. `%spmd_load --help` lists the options."""
-        asked = load_parser().asked(line)
-        if asked is None:
-            return
-        session, folder = self._started(), _folder(asked.folder)
-        with plain_interrupt("Interrupted."):
-            self._show(session.load(folder, asked.names))
-
-    def _show(self, saved: SavedState) -> None:
+            saved = session.save(folder, asked.names, overwrite=asked.overwrite)
         display(line_card(str(saved)))
 
-
-def debug_parser() -> arguments.MagicParser:
-    """Returns the parser of ``%spmd_debug``."""
-    parser = arguments.MagicParser(
-        "%spmd_debug", "Opens a debugger where the last cell failed on a process."
-    )
-    parser.add_argument("--ranks", type=arguments.ranks, metavar="0,2-3",
-                        help="on these processes, one by one (default: the cause)")  # fmt: skip
-    return parser
+    @line_magic
+    @parsed("Binds the variables that %spmd_save saved. Loading them runs their code.", *_WHAT)
+    def spmd_load(self, asked: argparse.Namespace) -> None:
+        """Binds variables that were saved. `%spmd_load --help` lists the options."""
+        session, folder = self._started(), _folder(asked.folder)
+        with plain_interrupt("Interrupted."):
+            saved = session.load(folder, asked.names)
+        display(line_card(str(saved)))
 
 
 @magics_class
@@ -90,11 +60,13 @@ class DebuggingMagics(SessionMagics):
     """The magic that looks at what a cell has left where it failed."""
 
     @line_magic
-    def spmd_debug(self, line: str) -> None:
+    @parsed(
+        "Opens a debugger where the last cell failed on a process.",
+        option("--ranks", type=ranks, metavar="0,2-3",
+               help="on these processes, one by one (default: the cause)"),
+    )  # fmt: skip
+    def spmd_debug(self, asked: argparse.Namespace) -> None:
         """Opens a debugger where the last cell failed. `%spmd_debug --help` lists the options."""
-        asked = debug_parser().asked(line)
-        if asked is None:
-            return
         session = self._started()
         from jaxnb.session.post_mortem import others_advice, post_mortem
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import line_magic, magics_class
@@ -18,7 +16,7 @@ from jaxnb.arrays.regions import parse_path
 from jaxnb.display.card import Card
 from jaxnb.errors import UsageError
 from jaxnb.labels import plural, processes_label
-from jaxnb.magics.arguments import NamesParser, ranks, spec, variable
+from jaxnb.magics.arguments import NamesParser, option, parsed, ranks, spec, variable
 from jaxnb.magics.base import SessionMagics, plain_interrupt
 from jaxnb.magics.sinks import TransferMeter
 from jaxnb.options import suggest
@@ -26,11 +24,7 @@ from jaxnb.options import suggest
 if TYPE_CHECKING:
     from jaxnb.arrays.card_transfer import Moved
     from jaxnb.arrays.gathered import GatheredArray
-    from jaxnb.arrays.lost import PerProcess
     from jaxnb.session import Session
-
-
-_Bundle = dict[str, Any]
 
 
 def register(shell: Any, session: Callable[[], Session | None]) -> None:
@@ -41,25 +35,28 @@ def register(shell: Any, session: Callable[[], Session | None]) -> None:
         session: Returns the notebook's session, if there is one.
     """
     formatter = shell.display_formatter
+
     # By name, so that loading the extension need not import the classes.
+    def array_bundle(array: GatheredArray) -> dict[str, str]:
+        from jaxnb.arrays import card_transfer
+
+        card = card_transfer.gathered_card(array, _pulled_since(array, session()))
+        return {"text/plain": card.text, "text/html": card.html}
+
     formatter.mimebundle_formatter.for_type_by_name(
-        "jaxnb.arrays.gathered", "GatheredArray", lambda array: _array_bundle(array, session())
+        "jaxnb.arrays.gathered", "GatheredArray", array_bundle
     )
     values = ("jaxnb.arrays.lost", "PerProcess")
     formatter.formatters["text/html"].for_type_by_name(
         *values, lambda found: _values_card(found, shell).html
     )
+
+    def print_values(found: PerProcess, printer: Any, cycle: bool) -> None:
+        inside = len(printer.stack) > 1  # another value: what Python prints, not a table
+        printer.text(repr(found) if inside else _values_card(found, shell).text)
+
     # IPython's own way to print a dict would come before a bundle's text.
-    formatter.formatters["text/plain"].for_type_by_name(
-        *values, lambda found, printer, cycle: _print_values(found, printer, shell)
-    )
-
-
-def _array_bundle(array: GatheredArray, session: Session | None) -> _Bundle:
-    from jaxnb.arrays import card_transfer
-
-    card = card_transfer.gathered_card(array, _pulled_since(array, session))
-    return {"text/plain": card.text, "text/html": card.html}
+    formatter.formatters["text/plain"].for_type_by_name(*values, print_values)
 
 
 def _values_card(values: PerProcess, shell: Any) -> Card:
@@ -70,19 +67,12 @@ def _values_card(values: PerProcess, shell: Any) -> Card:
     )
 
 
-def _print_values(values: PerProcess, printer: Any, shell: Any) -> None:
-    """Prints a table; inside another value, what Python prints."""
-    inside = len(printer.stack) > 1
-    printer.text(repr(values) if inside else _values_card(values, shell).text)
-
-
-def _own_bundle(value: Any, shell: Any) -> _Bundle:
+def _own_bundle(value: Any, shell: Any) -> dict[str, Any]:
     from jaxnb.arrays.gathered import GatheredArray
 
     if isinstance(value, GatheredArray):  # a line, not a picture for each process
         return {"text/plain": repr(value)}
-    bundle: _Bundle = shell.display_formatter.format(value)[0]
-    return bundle or {"text/plain": repr(value)}
+    return shell.display_formatter.format(value)[0] or {"text/plain": repr(value)}
 
 
 def _pulled_since(array: GatheredArray, session: Session | None) -> str:
@@ -99,65 +89,8 @@ def _pulled_since(array: GatheredArray, session: Session | None) -> str:
 _OF_IPYTHON = {"In", "Out", "get_ipython", "exit", "quit", "_", "__", "___"}
 
 
-def pull_parser() -> NamesParser:
-    """Returns the parser of ``%spmd_pull``."""
-    parser = NamesParser(
-        "%spmd_pull", "Brings values from the processes into variables of the notebook."
-    )
-    parser.usage = "%%spmd_pull NAME... [--as NAME] [--ranks 0,2-3]"
-    parser.epilog = (
-        "NAME may have attributes, subscripts and slices with --as: x[..., :3], state.opt['mu']."
-    )
-    parser.add_argument("--as", type=variable, dest="target", metavar="NAME",
-                        help="the variable's name in the notebook (default: the same)")  # fmt: skip
-    parser.add_argument("--ranks", type=ranks, metavar="0,2-3",
-                        help="ask these processes only")  # fmt: skip
-    return parser
-
-
-def push_parser() -> NamesParser:
-    """Returns the parser of ``%spmd_push``."""
-    parser = NamesParser(
-        "%spmd_push", "Sends variables of the notebook to the processes, under the same names."
-    )
-    parser.usage = "%%spmd_push NAME... [--spec P('data', None)] [--mesh NAME] [--ranks 0,2-3]"
-    parser.epilog = "Without --spec and --mesh every process gets the value as it is."
-    parser.add_argument("--spec", type=spec, metavar="P(...)",
-                        help="make global arrays, spread like this: P('data', None), or a dict "
-                        "or list of specs in the shape of the value")  # fmt: skip
-    parser.add_argument("--mesh", type=variable, metavar="NAME",
-                        help="the mesh on the processes (default: the one there is); alone: "
-                        "replicated")  # fmt: skip
-    parser.add_argument("--ranks", type=ranks, metavar="0,2-3",
-                        help="push to these processes only; not with a spec or a mesh")  # fmt: skip
-    return parser
-
-
-def layout_parser() -> NamesParser:
-    """Returns the parser of ``%spmd_layout``."""
-    parser = NamesParser(
-        "%spmd_layout", "Shows how an array, or a pytree of arrays, is laid out over the devices."
-    )
-    parser.usage = "%%spmd_layout NAME"
-    parser.epilog = "NAME may have attributes and subscripts: state.opt['mu']."
-    return parser
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What to pull, and where to.
-
-    Attributes:
-        path: What on the processes.
-        target: The notebook's variable.
-    """
-
-    path: str
-    target: str
-
-
-def wishes(asked: argparse.Namespace, taken: Collection[str]) -> list[Wish]:
-    """Returns what a line of ``%spmd_pull`` asks for.
+def wishes(asked: argparse.Namespace, taken: Collection[str]) -> dict[str, str]:
+    """Returns what a line of ``%spmd_pull`` asks for: variables of the notebook to paths.
 
     Args:
         asked: The parsed line.
@@ -176,8 +109,8 @@ def wishes(asked: argparse.Namespace, taken: Collection[str]) -> list[Wish]:
                 f"`--as` names one variable, and there are {len(asked.names)} to pull. Nothing "
                 "was moved. Pull them one at a time."
             )
-        return [_checked(Wish(asked.names[0], asked.target), taken)]
-    return [_checked(Wish(name, _target(name)), taken) for name in asked.names]
+        return {_checked(asked.target, asked.names[0], taken): asked.names[0]}
+    return {_checked(_target(path), path, taken): path for path in asked.names}
 
 
 def _is_path(text: str) -> bool:
@@ -200,16 +133,16 @@ def _target(path: str) -> str:
     )
 
 
-def _checked(wish: Wish, taken: Collection[str]) -> Wish:
-    whose = "holds the session" if wish.target in taken else ""
-    if wish.target in _OF_IPYTHON:
+def _checked(target: str, path: str, taken: Collection[str]) -> str:
+    whose = "holds the session" if target in taken else ""
+    if target in _OF_IPYTHON:
         whose = "is IPython's own"
     if whose:
         raise UsageError(
-            f"`{wish.target}` {whose} in the notebook and is not overwritten. Nothing was moved. "
-            f"Give it another name: `%spmd_pull {wish.path} --as NAME`."
+            f"`{target}` {whose} in the notebook and is not overwritten. Nothing was moved. "
+            f"Give it another name: `%spmd_pull {path} --as NAME`."
         )
-    return wish
+    return target
 
 
 def chosen(
@@ -254,10 +187,6 @@ def only_name(names: list[str]) -> str:
     return names[0]
 
 
-PULL_STATE = "No variable was changed."
-PUSH_STATE = "No variable on the processes was changed."
-
-
 @magics_class
 class ValueMagics(SessionMagics):
     """The magics that move values between the notebook and the processes.
@@ -275,72 +204,97 @@ class ValueMagics(SessionMagics):
         self._meter = meter
 
     @line_magic
-    def spmd_pull(self, line: str) -> None:
+    @parsed(
+        "Brings values from the processes into variables of the notebook.",
+        option("--as", type=variable, dest="target", metavar="NAME",
+               help="the variable's name in the notebook (default: the same)"),
+        option("--ranks", type=ranks, metavar="0,2-3", help="ask these processes only"),
+        kind=NamesParser,
+        usage="%%spmd_pull NAME... [--as NAME] [--ranks 0,2-3]",
+        epilog="NAME may have attributes, subscripts and slices with --as: x[..., :3], "
+        "state.opt['mu'].",
+    )  # fmt: skip
+    def spmd_pull(self, asked: argparse.Namespace) -> None:
         """Brings values from the processes into variables of the notebook.
 
         `--help` lists the options.
         """
         from jaxnb.arrays import card_transfer
 
-        parser = pull_parser()
-        asked = parser.asked(line)
-        if asked is None:
-            return
         session = self._started()
         held = [name for name, value in self.shell.user_ns.items() if value is session]
         wanted = wishes(asked, held)
         values: dict[str, Any] = {}
         notes: dict[str, list[str]] = {}
-        gauge = _Gauge(self._meter)
-        with plain_interrupt(f"Interrupted while values were pulled. {PULL_STATE}"):
-            for wish in wanted:
-                with _noted(notes.setdefault(wish.target, [])):
-                    values[wish.target] = session.pull(wish.path, ranks=asked.ranks, lazy=False)
-        gauge.stop()
+        self._meter.begin()
+        with plain_interrupt("Interrupted while values were pulled. No variable was changed."):
+            for target, path in wanted.items():
+                with _noted(notes.setdefault(target, [])):
+                    values[target] = session.pull(path, ranks=asked.ranks, lazy=False)
+        seconds = self._meter.seconds()
         self.shell.push(values)
         rows = [card_transfer.moved(name, value, *notes[name]) for name, value in values.items()]
         where = "pulled" if asked.ranks is None else f"pulled from {processes_label(asked.ranks)}"
-        self._meter.finish(gauge.card(rows, where))
+        self._show_moved(rows, where, seconds)
 
     @line_magic
-    def spmd_push(self, line: str) -> None:
+    @parsed(
+        "Sends variables of the notebook to the processes, under the same names.",
+        option("--spec", type=spec, metavar="P(...)",
+               help="make global arrays, spread like this: P('data', None), or a dict or list of "
+               "specs in the shape of the value"),
+        option("--mesh", type=variable, metavar="NAME",
+               help="the mesh on the processes (default: the one there is); alone: replicated"),
+        option("--ranks", type=ranks, metavar="0,2-3",
+               help="push to these processes only; not with a spec or a mesh"),
+        kind=NamesParser,
+        usage="%%spmd_push NAME... [--spec P('data', None)] [--mesh NAME] [--ranks 0,2-3]",
+        epilog="Without --spec and --mesh every process gets the value as it is.",
+    )  # fmt: skip
+    def spmd_push(self, asked: argparse.Namespace) -> None:
         """Sends variables of the notebook to the processes, under the same names.
 
         `--help` lists the options.
         """
-        parser = push_parser()
-        asked = parser.asked(line)
-        if asked is None:
-            return
         session = self._started()
-        names, hidden = self.shell.user_ns, self.shell.user_ns_hidden
-        values = chosen(asked.names, names, hidden)
-        gauge = _Gauge(self._meter)
-        with plain_interrupt(f"Interrupted while values were pushed. {PUSH_STATE}"):
+        values = chosen(asked.names, self.shell.user_ns, self.shell.user_ns_hidden)
+        self._meter.begin()
+        with plain_interrupt(
+            "Interrupted while values were pushed. No variable on the processes was changed."
+        ):
             session.push_values(values, spec=asked.spec, mesh=asked.mesh, ranks=asked.ranks)
-        gauge.stop()
+        seconds = self._meter.seconds()
         placed = asked.spec is not None or asked.mesh is not None
         sent = {name: _for_ranks(value, asked.ranks) for name, value in values.items()}
         rows = [_pushed(session, name, value, placed) for name, value in sent.items()]
         who = plural(session.num_processes, "process")
         where = f"pushed to {who if asked.ranks is None else processes_label(asked.ranks)}"
-        self._meter.finish(gauge.card(rows, where))
+        self._show_moved(rows, where, seconds)
+
+    def _show_moved(self, rows: Sequence[Moved], where: str, seconds: float) -> None:
+        from jaxnb.arrays import card_transfer
+
+        meter = self._meter
+        card = card_transfer.moved_card(
+            rows, where, meter.moved_bytes, seconds, meter.moving_seconds
+        )
+        meter.finish(card)
 
     @line_magic
-    def spmd_layout(self, line: str) -> None:
+    @parsed(
+        "Shows how an array, or a pytree of arrays, is laid out over the devices.",
+        kind=NamesParser,
+        usage="%%spmd_layout NAME",
+        epilog="NAME may have attributes and subscripts: state.opt['mu'].",
+    )
+    def spmd_layout(self, asked: argparse.Namespace) -> None:
         """Shows how an array, or a pytree of arrays, lies over processes and devices.
 
         `--help` lists the options.
         """
-        parser = layout_parser()
-        asked = parser.asked(line)
-        if asked is None:
-            return
-        session = self._started()
-        name = only_name(asked.names)
+        session, name = self._started(), only_name(asked.names)
         with plain_interrupt("Interrupted; nothing was moved."):
-            layout = session.layout(name)
-        display(layout)
+            display(session.layout(name))
 
 
 def _for_ranks(value: Any, ranks: Collection[int] | None) -> Any:
@@ -349,32 +303,6 @@ def _for_ranks(value: Any, ranks: Collection[int] | None) -> Any:
         return value
     sent = PerProcess({i: value[i] for i in ranks})
     return next(iter(sent.values())) if len(sent) == 1 else sent
-
-
-class _Gauge:
-    """Measures what one magic moves, and for how long.
-
-    Args:
-        meter: Measures what all move.
-    """
-
-    def __init__(self, meter: TransferMeter) -> None:
-        self._meter = meter
-        self._bytes, self._moving = meter.moved_bytes, meter.moving_seconds
-        self._started = time.perf_counter()
-        self._seconds = 0.0
-
-    def stop(self) -> None:
-        """Takes the time; what follows is not counted."""
-        self._seconds = time.perf_counter() - self._started
-        self._bytes = self._meter.moved_bytes - self._bytes
-        self._moving = self._meter.moving_seconds - self._moving
-
-    def card(self, rows: Sequence[Moved], where: str) -> Card:
-        """Describes what was moved."""
-        from jaxnb.arrays import card_transfer
-
-        return card_transfer.moved_card(rows, where, self._bytes, self._seconds, self._moving)
 
 
 def _pushed(session: Session, name: str, value: Any, placed: bool) -> Moved:

@@ -74,9 +74,10 @@ MODULES = (
 
 
 PROVED_ELSEWHERE = {
-    "comparable", "literal_lines", "literals_digest", "program_lines", "separate_main_thread"
+    "comparable", "literal_lines", "literals_digest", "program_lines", "reporting",
+    "separate_main_thread",
 }  # fmt: skip
-"""Of texts and messages, in `unit`; and what each process with a thread does."""
+"""Of texts, in `unit`; what each hook is wrapped in, and what each process with a thread does."""
 
 
 def test_every_function_has_a_test_here() -> None:
@@ -136,7 +137,7 @@ service = internals.start_coordination_service(address, 1)
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 internals.connect_coordination_service(address, 0, 1, timeout_seconds=60)
-runtime, made = internals._runtime(), []
+runtime, made = internals.runtime(), []
 make = runtime.make_gloo_tcp_collectives
 def record(**settings):
     made.append(settings["hostname"])

@@ -10,22 +10,19 @@ from hypothesis import strategies as st
 
 from jaxnb.errors import UsageError
 from jaxnb.labels import ranks_label
+from jaxnb.magics import spmd  # noqa: F401  # which registers its parsers
 from jaxnb.magics.arguments import (
+    PARSERS,
     cell_parser,
     ranks,
     split_options,
     split_words,
-    start_parser,
     variable,
 )
-from jaxnb.magics.values import (
-    Wish,
-    chosen,
-    layout_parser,
-    only_name,
-    pull_parser,
-    push_parser,
-    wishes,
+from jaxnb.magics.values import chosen, only_name, wishes
+
+start_parser, pull_parser, push_parser, layout_parser = (
+    PARSERS[f"spmd_{name}"] for name in ("start", "pull", "push", "layout")
 )
 
 
@@ -278,14 +275,14 @@ def test_pushes_that_cannot_be(line: str, part: str) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("x", [Wish("x", "x")]),
-        ("x y x --ranks 0,2", [Wish("x", "x"), Wish("y", "y")]),
-        ("x[..., :3] --as y", [Wish("x[..., :3]", "y")]),
-        ("--as=y 'x[0]'", [Wish("x[0]", "y")]),
-        ("x [0] .T --as y", [Wish("x[0].T", "y")]),
+        ("x", {"x": "x"}),
+        ("x y x --ranks 0,2", {"x": "x", "y": "y"}),
+        ("x[..., :3] --as y", {"y": "x[..., :3]"}),
+        ("--as=y 'x[0]'", {"y": "x[0]"}),
+        ("x [0] .T --as y", {"y": "x[0].T"}),
     ],
 )
-def test_pulls_as_typed(line: str, expected: list[Wish]) -> None:
+def test_pulls_as_typed(line: str, expected: dict[str, str]) -> None:
     assert wishes(pull_parser().parse_line(line), []) == expected
 
 

@@ -17,7 +17,7 @@ from jaxnb.compiled.card_comparison import comparison_card
 from jaxnb.compiled.comparison import Comparison
 from jaxnb.compiled.ranking import LARGE_BYTES, spec_text, warnings_of
 from jaxnb.errors import JaxnbError, UsageError
-from jaxnb.magics.compiling import CompareParser, _variants
+from jaxnb.magics.compiling import _variants, compare_parser
 from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.cells import ProcessError
 from jaxnb.model.compiled import (
@@ -320,10 +320,10 @@ def test_what_is_no_comparison(settings: dict[str, Any], said: str) -> None:
 
 
 def test_a_line_with_options_before_and_behind_the_call() -> None:
-    parser = CompareParser("%spmd_compare")
+    parser = compare_parser("%spmd_compare")
     line = """--repeats 3 mlp(x, w, axis=0) --spec data="P('data'), P()" --spec b=P() """
     asked = parser.parse_line(line + "--mesh {'data': 4} --plot --out found")
-    assert asked.call == "mlp(x, w, axis=0)"
+    assert " ".join(asked.words) == "mlp(x, w, axis=0)"
     assert asked.spec == [("data", "P('data'), P()"), ("b", "P()")]
     assert (asked.mesh, asked.repeats, asked.plot, asked.out) == ("{'data': 4}", 3, True, "found")
     cell = "a = P('data'), P()\n# a comment\nb = {'w': P(),\n     'b': None}"
@@ -345,7 +345,7 @@ def test_a_line_with_options_before_and_behind_the_call() -> None:
     ],
 )
 def test_lines_that_cannot_be_read(line: str, cell: str | None, said: str) -> None:
-    parser = CompareParser("%spmd_compare")
+    parser = compare_parser("%spmd_compare")
     with pytest.raises(UsageError) as caught:
         _variants(parser, parser.parse_line(line).spec, cell)
     assert said in str(caught.value)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jaxnb.assist import completion
 from jaxnb.assist.completion import Assist, Code, MagicLine, magic_at, place_at
 from jaxnb.labels import MAGICS
-from jaxnb.magics import helping, load
+from jaxnb.magics import compiling, helping, load, looking, spmd, state, values  # noqa: F401
 from jaxnb.magics.helping import fits
 
 
