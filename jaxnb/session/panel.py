@@ -253,6 +253,15 @@ class Panel:
         silent = self._standing.silent_seconds() >= WAIT_SECONDS
         return silent or bool(self._standing.stuck(WAIT_SECONDS, in_jax=self._looker is None))
 
+    def _stand(self) -> bool:
+        """Whether a process may have waited in JAX for long, or all have been at their lines.
+
+        A main thread that joins another thread is in neither JAX nor jaxnb.
+        """
+        standing = self._standing
+        stuck = standing.stuck(WAIT_SECONDS, in_jax=True)
+        return bool(stuck) or standing.all_seconds() >= WAIT_SECONDS
+
     def _show(self, reason: Reason) -> None:
         standing, running = self._standing, self._running
         silent_seconds = standing.silent_seconds()
@@ -301,7 +310,7 @@ class Panel:
     def _failure(self) -> Reason | None:
         """Returns what is said of a computation that has failed on some processes only, so far."""
         apart = self._group.apart()
-        if apart is None or not self._standing.stuck(WAIT_SECONDS, in_jax=True):
+        if apart is None or not self._stand():
             self.failed_apart = ""
             return None
         self.failed_apart = str(apart)
@@ -312,7 +321,7 @@ class Panel:
 
         A main thread that asks is waited for by nobody's thread.
         """
-        if self._looker is None or not self._standing.stuck(WAIT_SECONDS, in_jax=True):
+        if self._looker is None or not self._stand():
             return None
         if silent := self._looker.silent():
             return silent_reason(*silent)
