@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from jaxnb.labels import MAGICS, START_IMPORTS, plural, text_of
 from jaxnb.options import suggest
@@ -16,25 +16,15 @@ DEADLINE_SECONDS = 0.1
 _PROCESS = "jaxnb.assist.process_assist"
 
 
-class Ask(Protocol):
-    """Asks the sentinels of processes."""
-
-    def __call__(
-        self, processes: Iterable[int], function: str, /, *, seconds: float | None, **data: Any
-    ) -> dict[int, Any]:
-        """Returns what those answer that do so in time."""
-
-
 class Assist:
     """Help while typing, from the first process that is alive; none where it is silent.
 
     Args:
-        ask: Asks sentinels.
-        living: Returns the processes that can be asked.
+        ask: Returns what a function returns on that process, within some seconds; else None.
     """
 
-    def __init__(self, ask: Ask, living: Callable[[], Collection[int]]) -> None:
-        self._ask, self._living = ask, living
+    def __init__(self, ask: Callable[..., Any]) -> None:
+        self._ask = ask
 
     def complete(self, code: Code) -> tuple[int, dict[str, str]]:
         """Returns what fits at a place in code that runs on the processes.
@@ -56,9 +46,7 @@ class Assist:
     def _told(self, function: str, **data: Any) -> Any:
         """Returns what the first living process answers; None if it does not do so in time."""
         try:
-            first = min(self._living())
-            answers = self._ask([first], f"{_PROCESS}.{function}", seconds=DEADLINE_SECONDS, **data)
-            return answers.get(first)
+            return self._ask(f"{_PROCESS}.{function}", DEADLINE_SECONDS, **data)
         except Exception:  # of whatever kind: a completer that raises prints a traceback
             return None
 

@@ -35,8 +35,8 @@ from jaxnb.labels import (
     ranks_label,
 )
 from jaxnb.lockstep import divergence
-from jaxnb.model.cells import NO_ANSWER, CellTiming, ProcessTiming
-from jaxnb.model.group import AtLine, StackEntry, Waits
+from jaxnb.model.cells import NO_ANSWER, CellTiming
+from jaxnb.model.group import AtLine, Waits
 from jaxnb.model.scripts import in_notebook, the_cell
 from jaxnb.pitfalls.findings import who
 
@@ -58,8 +58,10 @@ def waits_card(waits: Waits, interrupt: str = INTERRUPT) -> Card:
     if waits.is_neutral and len(waits.places) < 2 and not waits.left and not waits.waiting:
         line = _line(waits)
         return card_of(Either([Facts([line])], line))
+    # How long processes have waited for others; else how long the cell has run.
+    seconds = max((each.seconds for each in waits.places if each.waits), default=waits.seconds)
     html: list[Block] = [
-        Facts([_whole(_seconds(waits))], _waits_heading(waits)),
+        Facts([_whole(seconds)], _waits_heading(waits)),
         Note(_silent_text(waits)),
         _table(waits.places),
         Note(_sentences(waits, interrupt)),
@@ -82,7 +84,11 @@ def _table(places: Sequence[AtLine]) -> Table:
     has_last = any(each.last_dispatch for each in places)
     rows: list[Row] = [
         [
-            *_place_cells(each.processes, each.place),
+            processes_label(each.processes),
+            "" if each.place is None else str(each.place.line),
+            f"outside {the_cell()}'s lines"
+            if each.place is None
+            else Cell(each.place.source, "code"),
             f"{_doing(each)} {_whole(each.seconds)}",
             *([_last_cell(each)] * has_last),
         ]
@@ -97,12 +103,6 @@ def _last_cell(each: AtLine) -> str | Cell:
     if not each.last_dispatch:
         return "–"
     return Cell(f"asks for {each.last_dispatch}" if each.waits else each.last_dispatch, "code")
-
-
-def _place_cells(processes: Sequence[int], place: StackEntry | None) -> list[str | Cell]:
-    if place is None:
-        return [processes_label(processes), "", f"outside {the_cell()}'s lines"]
-    return [processes_label(processes), str(place.line), Cell(place.source, "code")]
 
 
 def _doing(each: AtLine) -> str:
@@ -132,11 +132,6 @@ def _line(waits: Waits) -> str:
     dispatches = [plural(waits.dispatches, "dispatch")] if waits.dispatches else []
     said = [f"{plural(count, 'process')}{at}", *doing, _whole(waits.seconds), *dispatches]
     return " · ".join(said)
-
-
-def _seconds(waits: Waits) -> float:
-    """Returns how long processes have waited for others; else how long the cell has run."""
-    return max((each.seconds for each in waits.places if each.waits), default=waits.seconds)
 
 
 def _waits_heading(waits: Waits) -> str:
@@ -241,7 +236,17 @@ def timing_card(timing: CellTiming, *, compiled: bool = True) -> Card:
         compiled: Whether anything was compiled in them.
     """
     known = sorted(timing.per_process.items())
-    rows: list[Row] = [_row(each) for _, each in known[:_MAX_ROWS]]
+    rows: list[Row] = [
+        [
+            str(index),
+            _time(each.first),
+            _time(each.median),
+            " – ".join(map(format_precisely, each.spread)) if each.spread is not None else "–",
+            _time(each.fastest),
+            _time(each.slowest),
+        ]
+        for index, each in known[:_MAX_ROWS]
+    ]
     columns = [Column(title, ">") for title in _TITLES]
     heading = _heading(timing, {len(each.repeats) for each in timing.per_process.values()})
     return card_of(
@@ -261,21 +266,6 @@ def _heading(timing: CellTiming, counts: set[int]) -> str:
     return f"timed · {shown}" + (
         f" · {format_precisely(median)} on the slowest process" if median is not None else ""
     )
-
-
-def _row(timing: ProcessTiming) -> Row:
-    return [
-        str(timing.process_index),
-        _time(timing.first),
-        _time(timing.median),
-        _spread(timing),
-        _time(timing.fastest),
-        _time(timing.slowest),
-    ]
-
-
-def _spread(timing: ProcessTiming) -> str:
-    return "–" if timing.spread is None else " – ".join(map(format_precisely, timing.spread))
 
 
 def _time(seconds: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from jaxnb.arrays.blocks import each_its_own
@@ -106,7 +106,7 @@ def _agreement_note(result: CellResult, array: ArrayInfo | None) -> str:
     if held := _holders_note(result, array):
         return held
     if result.agreement is Agreement.SUSPECT:
-        return f"identical on {plural(len(ran), 'process')}, but it {_suspect(result)}"
+        return f"identical on {plural(len(ran), 'process')}, but it {result.suspect}"
     relation = "replicated" if unverified else "identical"
     who = plural(len(ran), "process")
     who = who if len(ran) == result.num_processes else processes_label(ran)
@@ -128,10 +128,6 @@ def _holders_note(result: CellResult, array: ArrayInfo | None) -> str:
         return f"{on}: here {processes_label(here)} alone holds any"
     compared = all(s.digest for s in array.shards if s.process_index in here)
     return f"{on} ({'byte-compared' if compared else 'not compared'})"
-
-
-def _suspect(result: CellResult) -> str:
-    return result.suspect
 
 
 _ALIKE = "look the same, but pickle to other bytes"
@@ -159,7 +155,7 @@ def by_process_card(result: CellResult, outputs: Outputs) -> Card:
         rows, silent = rows[:1], []
         rows = [Said(rows[0].processes[:1], rows[0].view)]
     rich = any(is_rich(bundle) for _, bundle, _ in entries)
-    notes += [f"it {_suspect(result)}" if result.suspect else ""]
+    notes += [f"it {result.suspect}" if result.suspect else ""]
     notes = [note for note in notes if note]
     shown = by_process_block(rows, silent, rich=rich, opened=outputs == "all")
     return card_of(shown, Facts(notes, look="dim", before="— "))
@@ -230,13 +226,6 @@ class DisplayColumns(dict[int, list[RichOutput]]):
             self.pop(process, None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    processes: tuple[int, ...]
-    views: tuple[View, ...]
-    opened: bool
-
-
 def displays_card(
     columns: Mapping[int, Sequence[RichOutput]],
     first: int,
@@ -261,15 +250,15 @@ def displays_card(
         if process == first or outputs == "first":
             continue
         other = list(column) if outputs == "all" else _beside(own, column)
-        if other:
-            _group(groups, process, other, outputs)
-    rows = [
-        # With nothing of the first process to see, the next one stands in for it.
-        _Row(tuple(processes), _views(other), outputs == "all" or (not own and i == 0))
-        for i, (processes, other) in enumerate(groups)
-    ]
+        for processes, known in groups if outputs != "all" else ():
+            if len(known) == len(other) and all(map(_are_alike, known, other)):
+                processes.append(process)
+                break
+        else:
+            if other:
+                groups.append(([process], other))
     views = _views(own) if with_first else ()
-    if not rows and not views:
+    if not groups and not views:
         return NOTHING
     # What stands above has no label of its own: it is as the process displayed it.
     note = ""
@@ -277,12 +266,18 @@ def displays_card(
         note = f"above: what {processes_label([first])} displayed"
         note += "; below: what others did and it did not" if outputs == "merged" else ""
     text = [view.text for view in views] + ([f"— {note}"] if note else [])
+    rows = [(processes, _views(other)) for processes, other in groups]
     text += labelled(
-        (f"[{ranks_label(row.processes)}]", view.text) for row in rows for view in row.views
+        (f"[{ranks_label(processes)}]", view.text) for processes, seen in rows for view in seen
     )
     folds = [
-        Fold(Facts([processes_label(row.processes)]), [*map(Shown, row.views)], row.opened)
-        for row in rows
+        # With nothing of the first process to see, the next one stands in for it.
+        Fold(
+            Facts([processes_label(processes)]),
+            [*map(Shown, seen)],
+            outputs == "all" or (not own and i == 0),
+        )
+        for i, (processes, seen) in enumerate(rows)
     ]
     return card_of(Either([*map(Shown, views), Note(note, "dim"), *folds], "\n".join(text)))
 
@@ -315,20 +310,6 @@ def _beside(own: Sequence[RichOutput], column: Sequence[RichOutput]) -> list[Ric
 
 def _are_alike(one: RichOutput, other: RichOutput) -> bool:
     return one.data == other.data or shown_alike(one.data) == shown_alike(other.data)
-
-
-def _group(
-    groups: list[tuple[list[int], list[RichOutput]]],
-    process: int,
-    other: list[RichOutput],
-    outputs: Outputs,
-) -> None:
-    for processes, known in groups:
-        alike = len(known) == len(other) and all(map(_are_alike, known, other))
-        if outputs != "all" and alike:
-            processes.append(process)
-            return
-    groups.append(([process], other))
 
 
 def _views(displays: Sequence[RichOutput]) -> tuple[View, ...]:

@@ -22,7 +22,6 @@ from jaxnb.errors import (
     ProcessDiedError,
     SessionBrokenError,
     SessionClosedError,
-    UsageError,
 )
 from jaxnb.labels import capitalized, one_line, plural_word, processes_label
 from jaxnb.launch.deaths import Death, dead_processes, death_error
@@ -87,16 +86,6 @@ def _first_line(error: ProcessError) -> str:
     return f"{first} {place}"
 
 
-def unshown_error(cell: int, cause: Exception) -> JaxnbError:
-    """Returns the error for output that could not be shown as it came."""
-    error = JaxnbError(
-        f"{capitalized(cell_label(cell))} has run, but its output could not be shown: "
-        f"{type(cause).__name__}: {cause}"
-    )
-    error.__cause__ = cause
-    return error
-
-
 def error_of(
     result: CellResult,
     *,
@@ -122,10 +111,39 @@ def error_of(
     """
     if deaths:
         seconds = max(0.0, deaths[0].at - began)
-        return cell_death_error(deaths[0], result.num_processes, result, seconds, deaths[1:])
+        died = death_error(
+            deaths[0],
+            result.num_processes,
+            f"it ran {result.label}, {seconds:.1f} s after it began",
+            deaths[1:],
+            _raised_before(result, dead_processes(deaths), seconds),
+            " What it printed last may be missing.",
+        )
+        if isinstance(died, ProcessDiedError):
+            died.result = result
+        return died
     if timed_out_after is not None:
-        return timeout_error(result, timed_out_after, state, computed)
-    error = None if unshown is None else unshown_error(result.cell, unshown)
+        now = (
+            "Some processes are still in it: type `%spmd_recover`, which kills them and starts new "
+            "processes with the variables, or `%spmd_restart` for fresh processes."
+        )
+        if state == "ready":
+            now = "The group is ready."
+        elif computed:
+            now = f"Still computing: {computed}. {STILL_COMPUTING}"
+        return CellTimeoutError(
+            f"{capitalized(result.label)} ran longer than its time-out of {timed_out_after:g} s "
+            f"and was interrupted. {_struck_text(result)}{now}",
+            result=result,
+            rendering=error_card(result, ansi=True).text,
+        )
+    error = None
+    if unshown is not None:
+        error = JaxnbError(
+            f"{capitalized(cell_label(result.cell))} has run, but its output could not be shown: "
+            f"{type(unshown).__name__}: {unshown}"
+        )
+        error.__cause__ = unshown
     if not (result.errors and raise_on_error):
         return error
     failed = cell_error(result)
@@ -204,15 +222,6 @@ def closed_error() -> SessionClosedError:
     )
 
 
-def forked_error() -> UsageError:
-    """Returns the error for the use of a session in a child of its process."""
-    return UsageError(
-        "The group belongs to the process that started it. This is a forked child (`os.fork`, "
-        "multiprocessing), which receives no answers from the group: use the group in the "
-        "parent, or start another one here with `jaxnb.start()`."
-    )
-
-
 def out_of_step_error(unended: Collection[int] = ()) -> SessionBrokenError:
     """Returns the error for a cell on a group whose processes did not come back.
 
@@ -261,26 +270,6 @@ def restarting_error() -> SessionBrokenError:
     )
 
 
-def timeout_error(
-    result: CellResult, timeout: float, state: str, computed: str = ""
-) -> CellTimeoutError:
-    """Returns the error for a cell that was interrupted at its time-out."""
-    now = (
-        "Some processes are still in it: type `%spmd_recover`, which kills them and starts new "
-        "processes with the variables, or `%spmd_restart` for fresh processes."
-    )
-    if state == "ready":
-        now = "The group is ready."
-    elif computed:
-        now = f"Still computing: {computed}. {STILL_COMPUTING}"
-    return CellTimeoutError(
-        f"{capitalized(result.label)} ran longer than its time-out of {timeout:g} s and "
-        f"was interrupted. {_struck_text(result)}{now}",
-        result=result,
-        rendering=error_card(result, ansi=True).text,
-    )
-
-
 def _struck_text(result: CellResult) -> str:
     """Returns where an interrupt struck processes, as a sentence; empty if it struck none."""
     at: dict[int, list[int]] = {}
@@ -289,36 +278,6 @@ def _struck_text(result: CellResult) -> str:
             at.setdefault(error.line, []).append(index)
     struck = [f"{processes_label(who)} at line {line}" for line, who in sorted(at.items())]
     return f"The interrupt hit {', '.join(struck)}. " if struck else ""
-
-
-def cell_death_error(
-    death: Death,
-    num_processes: int,
-    result: CellResult,
-    seconds: float,
-    others: Sequence[Death] = (),
-) -> SessionBrokenError:
-    """Returns the error for a death in a cell.
-
-    Args:
-        death: Who died and how.
-        num_processes: Size of the group.
-        result: What the cell did until then.
-        seconds: How long after it had begun that was.
-        others: Who died besides.
-    """
-    before = _raised_before(result, dead_processes((death, *others)), seconds)
-    error = death_error(
-        death,
-        num_processes,
-        f"it ran {result.label}, {seconds:.1f} s after it began",
-        others,
-        before,
-        " What it printed last may be missing.",
-    )
-    if isinstance(error, ProcessDiedError):
-        error.result = result
-    return error
 
 
 def _raised_before(result: CellResult, dead: Collection[int], seconds: float) -> str:

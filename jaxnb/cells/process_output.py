@@ -91,11 +91,11 @@ def bounded(bundle: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def shortened(text: str, most: int = MAX_TEXT_CHARS) -> str:
-    """Returns a text of at most ``most`` characters, with a note if its end is missing."""
-    if len(text) <= most:
+def shortened(text: str) -> str:
+    """Returns a text, or its beginning with a note if it is longer than plain text may be."""
+    if len(text) <= MAX_TEXT_CHARS:
         return text
-    kept = text[: most - _NOTE_CHARS]
+    kept = text[: MAX_TEXT_CHARS - _NOTE_CHARS]
     missing = format_count(len(text) - len(kept))
     return f"{kept}… {missing} of {plural(len(text), 'character')} not shown"
 
@@ -187,7 +187,7 @@ class LimitedStream:
         self._lines = lines
         self._chars = chars
         self._write = stream.write
-        self._flush = stream.flush
+        self.flush_now = stream.flush  # whatever the cell has flushed before
         self._pid = os.getpid()
         # Reentrant: the collection of garbage may run a __del__ that prints, anywhere.
         self._lock = threading.RLock()
@@ -290,11 +290,7 @@ class LimitedStream:
             if self._flushes < 1:
                 return
             self._flushes -= 1
-        self._flush()
-
-    def flush_now(self) -> None:
-        """Flushes, whatever the cell has flushed before: what is displayed next comes after."""
-        self._flush()
+        self.flush_now()
 
 
 _LIMITED: list[LimitedStream] = []

@@ -73,7 +73,6 @@ class Repeats:
 
     Args:
         shell: The shell.
-        hook: Its display hook.
         calls: How many times in all; None for as many as take about a second, by the second call
             of the first process: all make as many, as they may wait for each other in each.
         seconds: Takes what each call took that ended without an error.
@@ -81,10 +80,9 @@ class Repeats:
     """
 
     def __init__(
-        self, shell: Any, hook: Any, calls: int | None, seconds: list[float], timekeeper: Timekeeper
+        self, shell: Any, calls: int | None, seconds: list[float], timekeeper: Timekeeper
     ) -> None:
-        self._shell = shell
-        self._hook = hook
+        self._shell, self._hook = shell, shell.displayhook
         self._calls = calls
         self._codes: list[tuple[Any, bool]] = []
         self._names: set[str] = set()

@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Coroutine, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any
@@ -44,8 +44,6 @@ from jaxnb.wire.process_features import CellHere
 
 MAX_NAMED = 100_000
 """So many objects are looked at for the names of arrays."""
-
-_ONCE = nullcontext()
 
 
 class CapturingDisplayHook(KeepingDisplayHook):
@@ -146,7 +144,11 @@ class Runner:
                     if request.aside:
                         process_repeating.evaluate(shell, request, self._code_name)
                     else:
-                        with self._repeated(request.calls, calls):
+                        with (
+                            Repeats(shell, request.calls, calls, self._timekeeper).installed()
+                            if request.calls != 0
+                            else nullcontext()
+                        ):
                             await self._run_in_shell(_as_numbered(request))
             if self._error is None:
                 self._recorder.launches.settle()
@@ -185,13 +187,6 @@ class Runner:
             if self._error is None:
                 self._keep_error(KeyboardInterrupt("while jaxnb waited for the cell's value"))
             return None
-
-    def _repeated(self, calls: int | None, seconds: list[float]) -> AbstractContextManager[None]:
-        """Has the shell run its next cell several times; 0 for once, as ever."""
-        if calls == 0:
-            return _ONCE
-        hook = self._shell.displayhook
-        return Repeats(self._shell, hook, calls, seconds, self._timekeeper).installed()
 
     async def _run_in_shell(self, code: str) -> None:
         """Runs code as ipykernel's ``do_execute`` does.

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import thread as executors
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
-from typing import Any, TextIO
+from typing import Any
 from unittest.mock import patch
 
 from IPython import get_ipython
@@ -86,7 +86,12 @@ def run(
             raised = error
             if not isinstance(error, SystemExit) or _status(error):
                 ended(error)
-                _tell_if_threads_go_on(error, threads)
+            left = [thread.name for thread in _that_hold(threads)]
+            if left and not isinstance(
+                error, SystemExit
+            ):  # as Python does before it waits for them
+                told = [*python_lines(error), f"jaxnb: waits for thread {', '.join(left)} to end"]
+                print("\n".join(told), file=sys.stderr)
             if sys.excepthook is not hook and not isinstance(error, SystemExit):
                 sys.excepthook(type(error), error, error.__traceback__)
         if process_shell.is_child():
@@ -141,14 +146,6 @@ def _status(error: SystemExit) -> int:
 def _that_hold(threads: set[threading.Thread]) -> list[threading.Thread]:
     """Returns the threads, beside those of before, that Python waits for before a process ends."""
     return [t for t in threading.enumerate() if t not in threads and not t.daemon]
-
-
-def _tell_if_threads_go_on(error: BaseException, threads: set[threading.Thread]) -> None:
-    """Writes what the script has raised, as Python does before it waits for threads."""
-    left = [thread.name for thread in _that_hold(threads)]
-    if left and not isinstance(error, SystemExit):
-        told = [*python_lines(error), f"jaxnb: waits for thread {', '.join(left)} to end"]
-        print("\n".join(told), file=sys.stderr)
 
 
 def _finish(threads: set[threading.Thread], handlers: list[Callable[[], Any]]) -> None:
@@ -298,10 +295,6 @@ def _streams(input_pid: int) -> Iterator[None]:
             stack.enter_context(patch.object(sys, name, stream))
         yield
     for name, kernels_own in kernels.items():
-        _flush(streams[name])
+        with contextlib.suppress(ValueError):  # the script has closed it
+            streams[name].flush()
         kernels_own.flush()
-
-
-def _flush(stream: TextIO) -> None:
-    with contextlib.suppress(ValueError):  # the script has closed it
-        stream.flush()

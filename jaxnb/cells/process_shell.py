@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import codecs
 import contextlib
-import inspect
 import linecache
 import os
 import re
@@ -180,7 +179,6 @@ def _records(etb: TracebackType, own: Records) -> list[Any]:
         if is_library:
             found.extend(LibraryFrame(e.tb_frame, e.tb_lineno) for e in entries)
         else:
-            _tell_modules(entries)
             found.extend(own(_chained(entries)))
     return found
 
@@ -204,18 +202,6 @@ def without_ours(traceback: TracebackType | None) -> TracebackType | None:
 
 def _is_of_library(entry: TracebackType) -> bool:
     return entry.tb_frame.f_code.co_filename.startswith(_LIBRARIES)
-
-
-def _tell_modules(entries: list[TracebackType]) -> None:
-    """Tells `inspect` whose files these are.
-
-    IPython asks it, and for a file that it does not know it resolves the paths of all modules that
-    are loaded: 0.1 s at a process's first error.
-    """
-    for each in entries:
-        file = each.tb_frame.f_code.co_filename
-        for path in (file, os.path.abspath(file)):  # as inspect has it
-            inspect.modulesbyfile.setdefault(path, each.tb_frame.f_globals.get("__name__"))
 
 
 def _chained(entries: list[TracebackType]) -> TracebackType | None:

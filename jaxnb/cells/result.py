@@ -8,26 +8,22 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from jaxnb.arrays.blocks import differing, lying, merged
 from jaxnb.arrays.lost import Gather, PerProcess, unpickle
 from jaxnb.callers import levels_to_caller
-from jaxnb.cells.merge_output import StreamMerger
 from jaxnb.errors import DivergenceWarning, JaxnbError, UsageError
-from jaxnb.labels import Outputs, one_line
+from jaxnb.labels import one_line
 from jaxnb.lockstep.divergence import NOTHING_RAN
 from jaxnb.model.arrays import ArrayInfo
 from jaxnb.model.cells import (
     NO_ANSWER,
     CellMemory,
-    CellReply,
     CellTiming,
     ProcessError,
     ProcessTiming,
-    RequestFailed,
     RichOutput,
-    StreamChunk,
     ValueInfo,
     code_seconds,
 )
@@ -35,14 +31,6 @@ from jaxnb.model.dispatches import Cause, Difference, Divergence, UnequalInput
 from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import cell_label
 from jaxnb.pitfalls.findings import FirstNan
-from jaxnb.wire.messages import Event
-
-if TYPE_CHECKING:
-    pass
-
-
-PIECE_CHARS = 1 << 18
-"""Longer text is taken in pieces, so that a step can end between them."""
 
 MOST_RAISED_CHARS = 160
 """Of a longer error the beginning is told while others are still in the cell."""
@@ -58,11 +46,6 @@ def place_of(value: ValueInfo | None) -> object:
     """Returns which array a value is, if it is one: processes may hold several, each of a mesh."""
     array = value.array if value is not None else None
     return None if array is None else lying(array)
-
-
-def ending_of(reply: CellReply) -> str:
-    """Returns how a cell ended on a process: ``"raised ValueError at line 3"``; empty if well."""
-    return "" if reply.error is None else reply.error.ending
 
 
 def raised(errors: Mapping[int, ProcessError]) -> dict[str, list[int]]:
@@ -81,37 +64,6 @@ def _said(error: ProcessError) -> str:
     at = "" if error.line is None else f" at line {error.line}"
     first = one_line(error.message.partition("\n")[0], MOST_RAISED_CHARS)
     return f"raised {error.type_name}{at}{f': {first}' if first else ''}"
-
-
-def pieces(event: Event) -> list[Event]:
-    """Returns an event as several, if it has text that takes long to merge."""
-    match event:
-        case StreamChunk(index, name, text) if len(text) > PIECE_CHARS:
-            starts = range(0, len(text), PIECE_CHARS)
-            return [StreamChunk(index, name, text[i : i + PIECE_CHARS]) for i in starts]
-    return [event]
-
-
-def mergers(processes: tuple[int, ...], outputs: Outputs) -> dict[int, StreamMerger]:
-    """Returns who merges what, by process index."""
-    if outputs == "merged":
-        return dict.fromkeys(processes, StreamMerger(processes))
-    shown = processes if outputs == "all" else processes[:1]
-    return {index: StreamMerger([index]) for index in shown}
-
-
-def as_reply(index: int, answer: object, seconds: float) -> CellReply:
-    """Returns what a process answered as a reply: what it raised for the request is its error."""
-    match answer:
-        case CellReply():
-            return answer
-        case RequestFailed(error=error):
-            return CellReply(index, None, error, seconds, 0.0, 0)
-        case BaseException():
-            said = str(answer)  # others are interrupted for it, so it comes first
-            error = ProcessError(type(answer).__name__, said, said, said, at=0.0)
-            return CellReply(index, None, error, seconds, 0.0, 0)
-    raise TypeError(f"unexpected answer {answer!r}")
 
 
 class Agreement(Enum):
@@ -298,21 +250,32 @@ class CellResult:
             return Agreement.DIFFERENT
         known = [info for info in infos if info is not None]
         arrays = [info.array for info in known if info.array is not None]
+        array = self.array
+        replicas_differ = array is not None and bool(differing(array))
         if len(arrays) == len(known) and (
             _is_one_array(arrays) or not any(a.fully_addressable for a in arrays)
         ):
             if len({(a.dtype, a.deleted, lying(a)) for a in arrays}) > 1:
                 return Agreement.DIFFERENT
-            if self._differing_parts():
+            if replicas_differ:
                 return Agreement.REPLICAS_DIFFER
             if not arrays[0].fully_replicated:
                 return Agreement.SHARDED
-            return Agreement.UNVERIFIED if self._uncompared_parts() else Agreement.SAME
-        if len({a.fully_addressable for a in arrays}) > 1:  # one of its own, and one of several
+            if array is None or array.deleted or len(self.per_process) == 1:
+                return Agreement.SAME
+            here = [s for s in array.shards if s.process_index in self.per_process]
+            return Agreement.SAME if all(s.digest for s in here) else Agreement.UNVERIFIED
+        # Of several: one of its own and one of several processes; other types; a deleted one.
+        if any(
+            len(kinds) > 1
+            for kinds in (
+                {a.fully_addressable for a in arrays},
+                {info.type_name for info in known},
+                {a.deleted for a in arrays},
+            )
+        ):
             return Agreement.DIFFERENT
-        if len({info.type_name for info in known}) > 1 or len({a.deleted for a in arrays}) > 1:
-            return Agreement.DIFFERENT
-        if self._differing_parts():
+        if replicas_differ:
             return Agreement.REPLICAS_DIFFER
         digests = {info.digest for info in known}
         if b"" in digests:
@@ -333,21 +296,6 @@ class CellResult:
         if any(a.fully_addressable for a in arrays) and not _is_one_array(arrays):
             return next((a for a in arrays if differing(a)), arrays[0])
         return merged(arrays)
-
-    def _differing_parts(self) -> bool:
-        return self.array is not None and bool(differing(self.array))
-
-    def _uncompared_parts(self) -> bool:
-        array = self.array
-        if array is None or array.deleted or len(self.per_process) == 1:
-            return False
-        return any(not s.digest and s.process_index in self.per_process for s in array.shards)
-
-    def _holder(self) -> ProcessResult:
-        """Returns the first process that has the whole value; all but spread arrays are whole."""
-        results = list(self.per_process.values())
-        whole = (r for r in results if r.value_info and not r.value_info.payload_note)
-        return next(whole, results[0])
 
     @cached_property
     def value(self) -> Any:
@@ -370,7 +318,9 @@ class CellResult:
             case Agreement.NO_VALUE:
                 return None
             case Agreement.SAME | Agreement.UNVERIFIED | Agreement.SUSPECT:
-                return self._holder().value_as(self.gather)
+                results = list(self.per_process.values())  # all but spread arrays are whole
+                whole = (r for r in results if r.value_info and not r.value_info.payload_note)
+                return next(whole, results[0]).value_as(self.gather)
             case Agreement.SHARDED:
                 array = self.array
                 if array is None or array.deleted or self.gather is None:

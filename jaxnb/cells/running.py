@@ -12,7 +12,7 @@ from typing import Literal
 
 from jaxnb.cells.allowance import Allowance, dropped_texts, flood_text, share_of
 from jaxnb.cells.merge_output import MergedLine, StreamMerger, merged_again
-from jaxnb.cells.result import as_reply, mergers, pieces, timing_of
+from jaxnb.cells.result import timing_of
 from jaxnb.cells.sinks import Ended, HeldOutput, LineEnds, NoSink, OutputSink, ScriptNotices
 from jaxnb.labels import Outputs, processes_label
 from jaxnb.model.cells import (
@@ -21,6 +21,7 @@ from jaxnb.model.cells import (
     CellRequest,
     CellTiming,
     ProcessError,
+    RequestFailed,
     RichOutput,
     StreamChunk,
     StreamName,
@@ -86,6 +87,9 @@ STEP_SECONDS = 0.1
 """How long one step takes output at most, however much there is: between steps someone looks at
 interrupts, time-outs and deaths."""
 
+PIECE_CHARS = 1 << 18
+"""Longer text is taken in pieces, so that a step can end between them."""
+
 STEP_LINES = 10_000
 """How many lines one step merges, about."""
 
@@ -96,7 +100,7 @@ class RunningCell:
     Args:
         request: The cell.
         exchange: Its exchange.
-        processes: The indices of the processes it runs on.
+        processes: The indices of the processes that it runs on.
         num_processes: Size of the group.
         sink: Where its output goes.
         interrupted: Set by whoever wants the cell interrupted.
@@ -117,13 +121,16 @@ class RunningCell:
         self.request = request
         self.exchange = exchange
         self.waiting_for = set(processes)
-        self._processes = tuple(processes)
+        self.processes = tuple(processes)
         self._num_processes = num_processes
         self._sink = sink
         self.is_shown = sink.shows_cards
         self.is_script = isinstance(sink, ScriptNotices)
         self.interrupted = interrupted
-        self._mergers = mergers(self._processes, outputs)
+        self._mergers = dict.fromkeys(self.processes, StreamMerger(self.processes))
+        if outputs != "merged":
+            shown = self.processes if outputs == "all" else self.processes[:1]
+            self._mergers = {index: StreamMerger([index]) for index in shown}
         self._texts = {name: defaultdict[int, list[str]](list) for name in ("stdout", "stderr")}
         self._shown: list[MergedLine] = []
         self._is_merged = outputs == "merged"
@@ -143,17 +150,12 @@ class RunningCell:
         self.abandoned: Exception | None = None
         self.waits: Waits | None = None
         self.wait_cause: Cause | Literal[""] = ""  # of the last wait that was shown
-        self._to_sink(lambda sink: sink.begin(self._processes))
+        self._to_sink(lambda sink: sink.begin(self.processes))
 
     @property
     def seconds(self) -> float:
         """Time since the cell was sent."""
         return time.monotonic() - self.began
-
-    @property
-    def processes(self) -> tuple[int, ...]:
-        """The indices of the processes that the cell runs on."""
-        return self._processes
 
     @property
     def interrupt_by(self) -> str:
@@ -163,7 +165,7 @@ class RunningCell:
     @property
     def silent(self) -> set[int]:
         """The processes that have answered nothing themselves, and may never: the dead too."""
-        return set(self._processes) - self._answered
+        return set(self.processes) - self._answered
 
     @property
     def errors(self) -> Mapping[int, ProcessError]:
@@ -227,21 +229,23 @@ class RunningCell:
 
     def _arrived(self, timeout_seconds: float) -> Iterator[Event]:
         """Yields what has come, in pieces that take no long time; waits if nothing has."""
-        if not self._pieces and timeout_seconds:
-            first = self.exchange.get(timeout_seconds)
-            if first is None:
-                return
-            self._pieces.extend(pieces(first))
+        first = self.exchange.get(timeout_seconds) if timeout_seconds and not self._pieces else None
+        for event in (first, *self.exchange.drain()):
+            match event:
+                case StreamChunk(index, name, text):
+                    for start in range(0, len(text), PIECE_CHARS):
+                        piece = text[start : start + PIECE_CHARS]
+                        self._pieces.append(StreamChunk(index, name, piece))
+                case None:
+                    pass
+                case _:
+                    self._pieces.append(event)
         while self._pieces:
             yield self._pieces.popleft()
-        for event in self.exchange.drain():
-            self._pieces.extend(pieces(event))
-            while self._pieces:
-                yield self._pieces.popleft()
 
     def _take(self, event: Event) -> None:
         match event:
-            case StreamChunk(index) | Display(index) if index not in self._processes:
+            case StreamChunk(index) | Display(index) if index not in self.processes:
                 pass  # output of an earlier cell's thread, on a process that this cell leaves out
             case StreamChunk(index, name, text):
                 self._write(index, name, self._allowance(index, name).take(text))
@@ -325,7 +329,18 @@ class RunningCell:
             return
         self.waiting_for.discard(index)
         self._feed(Ended(index))
-        self._replies[index] = as_reply(index, answer, self.seconds)
+        match answer:
+            case CellReply():
+                self._replies[index] = answer
+                return
+            case RequestFailed():
+                error = answer.error
+            case BaseException():
+                said = str(answer)  # others are interrupted for it, so it comes first
+                error = ProcessError(type(answer).__name__, said, said, said, at=0.0)
+            case _:
+                raise TypeError(f"unexpected answer {answer!r}")
+        self._replies[index] = CellReply(index, None, error, self.seconds, 0.0, 0)
 
     def _show_held(self) -> bool:
         """Shows rich output, and takes questions, once the lines before it are out.
@@ -434,11 +449,11 @@ class RunningCell:
             self.notice(text)
         return Collected(
             self.request,
-            {i: self._replies[i] for i in self._processes},
+            {i: self._replies[i] for i in self.processes},
             frozenset(self.silent),
-            {i: tuple(self._displays[i]) for i in self._processes},
+            {i: tuple(self._displays[i]) for i in self.processes},
             {
-                name: {i: "".join(texts.get(i, ())) for i in self._processes}
+                name: {i: "".join(texts.get(i, ())) for i in self.processes}
                 for name, texts in self._texts.items()
             },
             {

@@ -141,14 +141,6 @@ def refusal() -> str:
     return "" if sys.stdin and sys.stdin.isatty() else "standard input is not a terminal"
 
 
-def open_box(prompt: str, *, hidden: bool) -> KernelBox | TerminalBox:
-    """Asks; where :func:`refusal` says nothing against it."""
-    kernel = ipykernel.current_kernel()
-    if kernel is not None:
-        return KernelBox(kernel, prompt, hidden=hidden)
-    return TerminalBox(prompt, hidden=hidden)
-
-
 class TerminalBox:
     """Asks in the terminal that this process runs in."""
 
@@ -260,7 +252,12 @@ class Asker:
                 self._refuse(asked, why)
                 return
             prompt = f"[{ranks_label(sorted(asked.who))}] {asked.question.prompt}"
-            self._box = open_box(prompt, hidden=asked.question.hidden)
+            kernel, hidden = ipykernel.current_kernel(), asked.question.hidden
+            self._box = (
+                TerminalBox(prompt, hidden=hidden)
+                if kernel is None
+                else KernelBox(kernel, prompt, hidden=hidden)
+            )
         try:
             text = self._box.answer()
             if text is None:

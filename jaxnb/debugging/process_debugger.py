@@ -13,7 +13,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 from unittest.mock import patch
@@ -37,16 +36,8 @@ from jaxnb.wire.process_sentinel import ThisProcess
 _PUSH = " To give a process a value without asking, push it: `%spmd_push NAME`."
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """An answer: a text, or the end of all input, or why nobody can be asked."""
-
-    text: str | None
-    refusal: str
-
-
-_open: dict[int, queue.Queue[_Answer]] = {}
-"""The questions that wait for their answers, by number."""
+_open: dict[int, queue.Queue[tuple[str | None, str]]] = {}
+"""The questions that wait, by number: for a text (None ends all input), and why it is refused."""
 
 
 _questions: Questions | None = None
@@ -110,16 +101,16 @@ class Questions:
         waiting = _open[number] = queue.Queue()
         try:
             self.tell(number, prompt, hidden=hidden, alone=is_debugger)
-            answer = waiting.get()
+            text, refusal = waiting.get()
         except KeyboardInterrupt:
             raise KeyboardInterrupt from None  # without the frames of the queue
         finally:
             del _open[number]
-        if answer.refusal:
-            raise StdinNotImplementedError(f"{at} cannot ask: {answer.refusal}.{advice}")
-        if answer.text is None:
+        if refusal:
+            raise StdinNotImplementedError(f"{at} cannot ask: {refusal}.{advice}")
+        if text is None:
             raise EOFError
-        return answer.text
+        return text
 
 
 def kernel_shell() -> Any:
@@ -143,7 +134,7 @@ def answer(process: ThisProcess, number: int, text: str | None, refusal: str) ->
         refusal: Why nobody can be asked; empty if that is not so.
     """
     if (waiting := _open.get(number)) is not None:
-        waiting.put(_Answer(text, refusal))
+        waiting.put((text, refusal))
 
 
 _NOT_THE_USERS = frozenset(("jaxnb", "IPython", "ipykernel", "jax", "jaxlib", "bdb", "cmd", "pdb"))

@@ -11,14 +11,13 @@ from dataclasses import replace
 
 from jaxnb.cells.outcome import (
     closed_error,
-    forked_error,
     out_of_step_error,
     restarted_error,
     restarting_error,
 )
 from jaxnb.cells.run_queue import sigint_held
 from jaxnb.compat.ipython import installed, newer_than_tested
-from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError
+from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError, UsageError
 from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.deaths import Death, OomKills, death_error
 from jaxnb.launch.folder import OFF, programs_folder
@@ -29,7 +28,7 @@ from jaxnb.model.cells import StreamChunk
 from jaxnb.model.group import GroupInfo, ProcessInfo, ProcessReport, SessionState
 from jaxnb.options import StartOptions, launcher_of
 from jaxnb.session.lifecycle import Lifecycle, Phase, Size, process_infos, require_room
-from jaxnb.session.starting import Progress, Start, Starter, jax_environment
+from jaxnb.session.starting import Progress, Starter, jax_environment
 from jaxnb.session.work import Work
 from jaxnb.wire.client import Transport
 from jaxnb.wire.messages import Output
@@ -82,7 +81,7 @@ class Life:
         self.sentinels = Sentinels(b"", ())
         self._owner_pid = os.getpid()
         self._replacing = threading.RLock()
-        self._start_group(progress)
+        self._bring_up(progress)
         self._start_seconds = time.perf_counter() - started
         atexit.register(self.close)
 
@@ -166,12 +165,11 @@ class Life:
         """Raises where nothing can be asked of the group but what sentinels answer."""
         self.require_not_closed()
         if os.getpid() != self._owner_pid:
-            raise forked_error()
-
-    def open_generation(self) -> int:
-        """Returns the generation; raises before a turn is waited for that never comes."""
-        self.require_open()
-        return self.generation
+            raise UsageError(
+                "The group belongs to the process that started it. This is a forked child "
+                "(`os.fork`, multiprocessing), which receives no answers from the group: use the "
+                "group in the parent, or start another one here with `jaxnb.start()`."
+            )
 
     def require_ready(self, generation: int) -> None:
         """Raises where no cell can be run on the group of a generation."""
@@ -200,11 +198,6 @@ class Life:
                 raise death_error(death, self.num_processes)
 
     # ---------------------------------------------------------------------- start, restart, end
-
-    def other_size(self, num_processes: int | None, devices: int | None) -> Size | None:
-        """Returns that of a group of another size; None if that is the same."""
-        gpus = () if self.placement.platform == "cpu" else visible_gpus()
-        return Size(self.options, self.placement).other(num_processes, devices, gpus)
 
     def replace_all(
         self, progress: Progress, generation: int | None = None, size: Size | None = None
@@ -239,25 +232,19 @@ class Life:
         if size is not None:  # who waits, or has an array, knows other processes
             self.options, self.placement = size
             self.generation += is_ours
-        transport = self._transport
-        if transport is None:
-            self._start_group(progress)
-        else:
-            self._bring_up(lambda starter: (transport, starter.restart(transport)), progress)
+        self._bring_up(progress)
         self._start_seconds = time.perf_counter() - started
 
-    def _start_group(self, progress: Progress) -> None:
-        self._environment = jax_environment()
-        try:
-            with sigint_held():  # a group that nobody knows of could not be ended
-                self.cluster = ProcessGroup(self._launcher, self._on_death, self._on_text)
-        except KeyboardInterrupt:
-            if hasattr(self, "cluster"):  # else the making was interrupted, and has cleaned up
-                self.close()
-            raise
-        self._bring_up(lambda starter: starter.start(), progress)
-
-    def _bring_up(self, start: Start, progress: Progress) -> None:
+    def _bring_up(self, progress: Progress) -> None:
+        if self._transport is None:
+            self._environment = jax_environment()
+            try:
+                with sigint_held():  # a group that nobody knows of could not be ended
+                    self.cluster = ProcessGroup(self._launcher, self._on_death, self._on_text)
+            except KeyboardInterrupt:
+                if hasattr(self, "cluster"):  # else the making was interrupted, and has cleaned up
+                    self.close()
+                raise
         starter = Starter(
             self.cluster,
             self.options,
@@ -267,7 +254,7 @@ class Life:
             self._on_stray,
         )
         try:
-            self._transport, self.reports = start(starter)
+            self._transport, self.reports = starter.start(self._transport)
             self.sentinels = Sentinels(self._transport.key, self.reports, self._work.notice)
             self._on_join(self.reports)
         except BaseException as error:
@@ -284,18 +271,15 @@ class Life:
     def _stop_for_restart(self, progress: Progress) -> None:
         progress("stopping", "the old processes")
         transport = self._transport
-        if transport is None or self._needs_fresh_group():
+        # JAX reads its variables when it is imported, which the fork server has done already.
+        has_changed = self._environment != jax_environment()
+        if transport is None or has_changed or any(d.role != "engine" for d in self.deaths):
             self._end_group()
         else:
             self.cluster.stop_processes()
             for index in list(transport.engine_ids):
                 transport.forget(index)
         self.lifecycle.note_stopped()
-
-    def _needs_fresh_group(self) -> bool:
-        # JAX reads its variables when it is imported, which the fork server has done already.
-        changed = self._environment != jax_environment()
-        return changed or any(d.role != "engine" for d in self.lifecycle.deaths)
 
     def _abandon(self, kind: type[SessionBrokenError | SessionClosedError], reason: str) -> None:
         """Ends the wait for what runs; what waits for its turn will not run."""
@@ -349,3 +333,28 @@ def _prepared(options: StartOptions) -> tuple[StartOptions, Placement, list[str]
         folder = ""
         note = "On GPUs each process compiles by itself." if options.compile_cache else ""
     return replace(options, compile_cache=folder or OFF), placement, [note] if note else []
+
+
+def other_size(life: Life, num_processes: int | None, devices: int | None) -> Size | None:
+    """Returns how a group of another size is started; None if it has the same size.
+
+    Args:
+        life: The group.
+        num_processes: How many processes it is to have; None for as many.
+        devices: How many devices each is to have; None for as many.
+
+    Raises:
+        UsageError: There are too few GPUs, or too little memory; or a number is not possible.
+    """
+    now = life.placement
+    if devices is None:
+        devices = life.options.devices_per_process
+    options = replace(
+        life.options,
+        num_processes=now.num_processes if num_processes is None else num_processes,
+        devices_per_process=devices,
+        platform=now.platform,
+    )
+    size = Size(options, place(options, () if now.platform == "cpu" else visible_gpus()))
+    require_room(size.placement, now.num_processes)
+    return None if size.numbers == Size(options, now).numbers else size

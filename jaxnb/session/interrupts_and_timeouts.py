@@ -100,8 +100,11 @@ class Supervisor:
             self._interrupt_again()
         if any(death.role != "engine" for death in self._group.deaths):
             return False  # no answer can come any more
-        if self._group.deaths and self._interrupted_at is None and self._others_had_time():
-            self._strike()
+        if self._group.deaths and self._interrupted_at is None:
+            # What waits in a collective with the dead gets an error from the broken connection.
+            self._died_at = self._died_at or time.monotonic()
+            if time.monotonic() - self._died_at > DEATH_GRACE_SECONDS:
+                self._strike()
         seconds = running.seconds - self._asker.seconds
         if self._timeout is not None and not self.timed_out and seconds > self._timeout:
             self.timed_out = True
@@ -215,15 +218,6 @@ class Supervisor:
         self._failed_at = self._failed_at or time.monotonic()
         seconds = OTHERS_SECONDS if is_script else APART_SECONDS
         return time.monotonic() - self._failed_at > seconds
-
-    def _others_had_time(self) -> bool:
-        """Whether those that outlived a death have had time to end their cell by themselves.
-
-        What waits in a collective with the dead gets an error from the broken connection.
-        """
-        if self._died_at is None:
-            self._died_at = time.monotonic()
-        return time.monotonic() - self._died_at > DEATH_GRACE_SECONDS
 
     def _look_at_silent(self, since: float) -> bool:
         """Reports who has not ended after the interrupt; returns whether to go on waiting.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from jaxnb.errors import UsageError
 from jaxnb.labels import format_bytes
 from jaxnb.launch.deaths import Death, dead_processes, describe_status
-from jaxnb.launch.host import Placement, available_bytes, is_stopped, place
+from jaxnb.launch.host import Placement, available_bytes, is_stopped
 from jaxnb.model.group import ProcessInfo, ProcessReport, SessionState
 from jaxnb.options import StartOptions
 
@@ -138,7 +137,10 @@ class Lifecycle:
     def finish_start(self) -> bool:
         """Notes that all processes have joined; returns whether the group is ready."""
         self.starts += 1
-        return self._finish(Phase.STARTING)
+        with self._lock:
+            if self._phase is Phase.STARTING:  # else somebody is closing it
+                self._phase = Phase.BROKEN if self._deaths else Phase.READY
+            return self._phase is Phase.READY
 
     def begin_close(self) -> bool:
         """Notes that the group is being ended; returns False if it has been already."""
@@ -151,12 +153,6 @@ class Lifecycle:
     def finish_close(self) -> None:
         """Notes that the group has ended."""
         self._move(Phase.CLOSED, Phase.CLOSING)
-
-    def _finish(self, before: Phase) -> bool:
-        with self._lock:
-            if self._phase is before:  # else somebody is closing it
-                self._phase = Phase.BROKEN if self._deaths else Phase.READY
-            return self._phase is Phase.READY
 
     def _move(self, to: Phase, *of: Phase) -> bool:
         with self._lock:
@@ -194,6 +190,8 @@ def process_infos(
         index = report.process_index
         ended = describe_status(dead[index].status) if index in dead else "stopped"
         is_dead = closed or index in dead
+        is_paused = not is_dead and is_stopped(report.pid)
+        paused = f"stopped, `kill -CONT {report.pid}` lets it go on" if is_paused else ""
         infos.append(
             ProcessInfo(
                 process_index=index,
@@ -202,14 +200,10 @@ def process_infos(
                 devices=report.local_devices,
                 engine_id=engine_ids.get(index, -1),
                 state="dead" if is_dead else "busy" if index in busy else "ready",
-                detail=ended if is_dead else _paused(report.pid),
+                detail=ended if is_dead else paused,
             )
         )
     return infos
-
-
-def _paused(pid: int) -> str:
-    return f"stopped, `kill -CONT {pid}` lets it go on" if is_stopped(pid) else ""
 
 
 PROCESS_BYTES = 60 << 20
@@ -231,32 +225,6 @@ class Size(NamedTuple):
     def numbers(self) -> tuple[int, int]:
         """Processes, and devices of each."""
         return self.placement.num_processes, self.placement.devices_per_process
-
-    def other(
-        self, num_processes: int | None, devices_per_process: int | None, gpus: Sequence[str]
-    ) -> Size | None:
-        """Returns that of a group of another size; None if that is the same.
-
-        Args:
-            num_processes: How many processes it is to have; None for as many.
-            devices_per_process: How many devices each is to have; None for as many.
-            gpus: The GPUs of this host that may be used.
-
-        Raises:
-            UsageError: There are not so many GPUs, or not so much memory; or a number is none.
-        """
-        now = self.placement
-        options = replace(
-            self.options,
-            num_processes=now.num_processes if num_processes is None else num_processes,
-            devices_per_process=self.options.devices_per_process
-            if devices_per_process is None
-            else devices_per_process,
-            platform=now.platform,
-        )
-        size = Size(options, place(options, gpus))
-        require_room(size.placement, now.num_processes)
-        return None if size.numbers == self.numbers else size
 
 
 def require_room(placement: Placement, there_are: int = 0) -> None:

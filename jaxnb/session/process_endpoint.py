@@ -106,15 +106,10 @@ class Call(NamedTuple):
     line: int
 
 
-def call_of(frame: FrameType) -> Call:
-    """Returns where a call is now."""
-    return Call(frame.f_code, frame.f_lineno or 0)
-
-
 def calls() -> list[Call]:
     """Returns the calls of the main thread, innermost first, those first that a cell awaits."""
     with _looking():
-        return [call_of(each) for each in frames_of(_innermost())]
+        return [Call(each.f_code, each.f_lineno or 0) for each in frames_of(_innermost())]
 
 
 def _innermost() -> FrameType | None:
@@ -181,6 +176,14 @@ def _described(call: Call, has_prompt: bool) -> StackEntry:
     return StackEntry(code.co_filename, line, code.co_qualname, source, number)
 
 
+class _Joined(NamedTuple):
+    """What a process that has joined a group answers with."""
+
+    runner: Runner
+    sentinel: Sentinel
+    process: ThisProcess
+
+
 class Responder:
     """Holds what one process needs to answer requests.
 
@@ -190,9 +193,7 @@ class Responder:
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
-        self._runner: Runner | None = None
-        self._sentinel: Sentinel | None = None
-        self._process: ThisProcess | None = None
+        self._joined: _Joined | None = None
 
     async def answer(self, request: Request) -> Any:
         """Answers a request; an exception becomes a :class:`~jaxnb.model.RequestFailed`.
@@ -207,68 +208,61 @@ class Responder:
             return failure(error)
         finally:
             process_interrupts.is_answering = False  # no call: a handler might raise before it
-            if self._process is not None:  # what a handler has raised may have kept it from that
-                self._process.recorder.lockstep.end("left the cell in a signal's handler")
+            if self._joined is not None:  # what a handler has raised may have kept it from that
+                self._joined.process.recorder.lockstep.end("left the cell in a signal's handler")
 
     async def _answer(self, request: Request) -> Any:
+        if self._joined is None:
+            self._joined = self._join()
+        runner, sentinel, process = self._joined
+        recorder = process.recorder
         match request:
             case CellRequest():
-                return await self._joined_runner().run(request)
+                return await runner.run(request)
             case CheckRequest():
-                self._joined_runner()
-                assert self._sentinel is not None
-                assert self._process is not None
-                recorder = self._process.recorder
-                report = process_join.check(recorder)
-                settings = recorder.settings.report
-                return replace(report, sentinel=self._sentinel.address, settings=settings)
-            case JointRequest():
-                self._joined_runner()
-                assert self._process is not None
-                with self._process.recorder.joint(request):
-                    return self._answer_alone(request.request)
-        return self._answer_alone(request)
+                report, settings = process_join.check(recorder), recorder.settings.report
+                return replace(report, sentinel=sentinel.address, settings=settings)
+            case JointRequest(request=call):
+                with recorder.joint(request):
+                    return process_sentinel.call(process, call.function, call.arguments)
+        return process_sentinel.call(process, request.function, request.arguments)
 
-    def _answer_alone(self, request: CallRequest) -> Any:
-        self._joined_runner()
-        return process_sentinel.call(self._process, request.function, request.arguments)
-
-    def _joined_runner(self) -> Runner:
+    def _join(self) -> _Joined:
         identity = process_join.joined()
         if identity is None:
             raise StartError("This process has not joined a group yet.")
-        if self._runner is None:
-            index = identity.process_index
-            key = self._kernel.session.key
-            where = identity.bind_host, identity.socket_folder
-            lockstep = InLockstep(index, identity.num_processes, process_join.conductor)
-            nans = NanWatch(index)
-            recorder = Recorder(index, lockstep, nans, Replicas(index))
-            timekeeper = Timekeeper()
-            recorder.agreement.waited = timekeeper.waited
-            times = Times(timekeeper, recorder)
-            features = Paging(self._kernel.shell, index), Debugging()
-            process_features.register(
-                [MemoryOfCells(), times, AmbientMesh(), Pitfalls(), Rounds(), nans, *features]
-            )
-            hooks.begin()
-            shell = self._kernel.shell
-            runner = Runner(self._kernel, index, recorder, timekeeper)
-            self._process = this = ThisProcess(
-                index,
-                shell,
-                recorder,
-                Statistics(shell),
-                Exposures(),
-                {},
-                runner.large_value,
-            )
-            call = partial(process_sentinel.call, this)
-            self._sentinel = Sentinel(key, *where, index, call)
-            self._runner = runner
-            if not identity.bare:
-                self._kernel.shell.push(process_join.namespace(), interactive=False)
-        return self._runner
+        index, shell = identity.process_index, self._kernel.shell
+        lockstep = InLockstep(index, identity.num_processes, process_join.conductor)
+        nans = NanWatch(index)
+        recorder = Recorder(index, lockstep, nans, Replicas(index))
+        timekeeper = Timekeeper()
+        recorder.agreement.waited = timekeeper.waited
+        times = Times(timekeeper, recorder)
+        features = Paging(shell, index), Debugging()
+        process_features.register(
+            [MemoryOfCells(), times, AmbientMesh(), Pitfalls(), Rounds(), nans, *features]
+        )
+        hooks.begin()
+        runner = Runner(self._kernel, index, recorder, timekeeper)
+        process = ThisProcess(
+            index,
+            shell,
+            recorder,
+            Statistics(shell),
+            Exposures(),
+            {},
+            runner.large_value,
+        )
+        sentinel = Sentinel(
+            self._kernel.session.key,
+            identity.bind_host,
+            identity.socket_folder,
+            index,
+            partial(process_sentinel.call, process),
+        )
+        if not identity.bare:
+            shell.push(process_join.namespace(), interactive=False)
+        return _Joined(runner, sentinel, process)
 
 
 def failure(error: BaseException) -> RequestFailed:

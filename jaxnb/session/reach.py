@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from jaxnb.assist.completion import Assist
 from jaxnb.cells.sinks import StderrNotices
 from jaxnb.labels import processes_label
 from jaxnb.launch.deaths import Death
@@ -83,7 +82,7 @@ class Reach:
         thread ends it with KeyboardInterrupt.
         """
         self._life.require_open()
-        return self._work.conversations.begin(self._work.say_who_runs, self.open_channel)
+        return self._work.converse(self.open_channel)
 
     def open_channel(self, interrupted: threading.Event) -> Channel:
         """Returns a channel, where the turn is ours.
@@ -178,42 +177,33 @@ class Reach:
         seconds = TOLD_SECONDS if seconds is None else seconds
         return self._life.sentinels.ask(processes, f"{TOLD}.{function}", seconds=seconds, **data)
 
+    def first_told(self, function: str, seconds: float, **data: Any) -> Any:
+        """Returns what a function returns on the first living process; None if it is silent."""
+        found = self._life.sentinels.ask(self._living()[:1], function, seconds=seconds, **data)
+        return next(iter(found.values()), None)
+
     def group_values(self, names: Sequence[str]) -> GroupValues:
         """Returns what the first living process has of some names; nothing if it does not say."""
-        living = set(range(self.num_processes)) - self._life.lifecycle.dead
-        asked = sorted(living)[:1]
-        found = self._life.sentinels.ask(asked, VALUES, seconds=TOLD_SECONDS, names=list(names))
-        return next(iter(found.values()), GroupValues())
+        return self.first_told(VALUES, TOLD_SECONDS, names=list(names)) or GroupValues()
 
-    def assist(self) -> Assist:
-        """Returns what helps while somebody types code for these processes."""
-        life = self._life
-
-        def living() -> set[int]:
-            life.require_sentinels()
-            return set(range(life.num_processes)) - life.lifecycle.dead
-
-        def ask(*args: Any, **data: Any) -> dict[int, Any]:
-            return life.sentinels.ask(*args, **data)
-
-        return Assist(ask, living)
+    def _living(self) -> list[int]:
+        return sorted(set(range(self.num_processes)) - self._life.lifecycle.dead)
 
     def still_computed(self) -> str:
         """Returns what processes have dispatched that has not ended, in words; empty for nothing.
 
         Who does not answer is not known to compute anything.
         """
-        living = set(range(self.num_processes)) - self._life.lifecycle.dead
         by_text: dict[str, list[int]] = {}
-        for index, texts in sorted(self.told(living, "still_computed", COMPUTED_SECONDS).items()):
+        found = self.told(self._living(), "still_computed", COMPUTED_SECONDS)
+        for index, texts in sorted(found.items()):
             for text in texts:
                 by_text.setdefault(text, []).append(index)
         return "; ".join(f"{text} on {processes_label(who)}" for text, who in by_text.items())
 
     def apart(self) -> Apart | None:
         """Returns the processes of which not the same has failed; None if there are none."""
-        living = set(range(self.num_processes)) - self._life.lifecycle.dead
-        return apart(self.told(living, "failures", FAILURES_SECONDS))
+        return apart(self.told(self._living(), "failures", FAILURES_SECONDS))
 
     # ---------------------------------------------------------------------- the conductor
 

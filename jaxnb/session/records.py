@@ -7,7 +7,7 @@ import re
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, Literal, overload
 
 from jaxnb.callers import levels_to_caller
 from jaxnb.cells.outcome import outcome_of
-from jaxnb.cells.result import CellResult, ending_of
+from jaxnb.cells.result import CellResult
 from jaxnb.cells.running import RunningCell
 from jaxnb.errors import NanWarning, PitfallWarning, UsageError
 from jaxnb.labels import one_line, plural
@@ -181,30 +181,17 @@ def _memory(result: CellResult) -> tuple[dict[int, int], dict[int, int]]:
     return allocated, peaks
 
 
-@dataclass(frozen=True, slots=True)
-class Repeatable:
-    """A cell that has run without an error.
-
-    Attributes:
-        request: The cell.
-        processes: Those that it ran on; None for all.
-    """
-
-    request: CellRequest
-    processes: tuple[int, ...] | None
-
-
 class Replayable:
     """What successful cells a group has run, in order, one run more than once if it was."""
 
     def __init__(self) -> None:
-        self._ran: list[Repeatable] = []
+        self._ran: list[tuple[CellRequest, tuple[int, ...] | None]] = []
         self._is_over = False
 
     @property
     def cells(self) -> list[CellRequest]:
         """The cells."""
-        return [ran.request for ran in self._ran]
+        return [request for request, _ in self._ran]
 
     def note(self, request: CellRequest, result: CellResult) -> None:
         """Notes a cell that has ended, if it has succeeded."""
@@ -213,7 +200,7 @@ class Replayable:
         if self._is_over:
             self._ran, self._is_over = [], False
         who = tuple(result.per_process)
-        self._ran.append(Repeatable(request, None if len(who) == result.num_processes else who))
+        self._ran.append((request, None if len(who) == result.num_processes else who))
 
     def end(self) -> None:
         """Ends the history of processes that are gone; it is kept until the first new cell."""
@@ -237,29 +224,25 @@ class Replayable:
         self.end()
         done = 0
         try:
-            for done, ran in enumerate(cells):
-                cell = ran.request
+            for done, (cell, processes) in enumerate(cells):
                 progress("replaying", f"cell [{cell.cell}], {done + 1} of {len(cells)}")
                 run(
                     cell.code,
-                    ranks=ran.processes,
+                    ranks=processes,
                     cell=cell.cell,
                     first_line=cell.first_line,
                     check=cell.check,
                 )
         except BaseException as error:
             self._ran, self._is_over = cells, False
-            error.add_note(_how_far(cells, done))
+            error.add_note(
+                f"%spmd_restart --replay: the processes are new. {done} of "
+                f"{plural(len(cells), 'cell')} had been run again when cell "
+                f"[{cells[done][0].cell}] failed or was interrupted; the others were not run. Push "
+                "again what `%spmd_push` had sent."
+            )
             raise
         return len(cells)
-
-
-def _how_far(cells: Sequence[Repeatable], done: int) -> str:
-    return (
-        f"%spmd_restart --replay: the processes are new. {done} of {plural(len(cells), 'cell')} "
-        f"had been run again when cell [{cells[done].request.cell}] failed or was interrupted; the "
-        "others were not run. Push again what `%spmd_push` had sent."
-    )
 
 
 class Records:
@@ -335,7 +318,12 @@ class Records:
         told = {}
         for index, reply in ran.collected.replies.items():
             seconds = code_seconds(reply.seconds, reply.error)
-            told[index] = Told(reply.activity, seconds, hosts.get(index, ""), ending_of(reply))
+            told[index] = Told(
+                reply.activity,
+                seconds,
+                hosts.get(index, ""),
+                reply.error.ending if reply.error is not None else "",
+            )
         return told
 
 

@@ -26,9 +26,7 @@ from jaxnb.model.dispatches import (
     Difference,
     Dispatch,
     Divergence,
-    ProgramDifference,
     Recording,
-    Side,
     UnequalInput,
 )
 from jaxnb.model.insight import Pitfall
@@ -273,17 +271,13 @@ class Examiner:
             given = self._reach.told(who, "arguments", processes=who, number=made.number)
             found = replace(found, differences=differing_arguments(given))
         if found.kind == "computation" and len({each.name for each in at.values()}) == 1:
-            found = replace(found, program=self._difference(found.sides))
+            asked = divergence.programs_to_compare(found.sides)
+            lines = {
+                who: self._reach.told(who[:1], "program", fingerprint=asked[who]).get(who[0], [])
+                for who in asked
+            }
+            found = replace(found, program=divergence.difference(lines))
         return found
-
-    def _difference(self, sides: Sequence[Side]) -> ProgramDifference | None:
-        """Asks processes for the programs that they were to dispatch in place of one another."""
-        asked = divergence.programs_to_compare(sides)
-        lines = {
-            who: self._reach.told(who[:1], "program", fingerprint=asked[who]).get(who[0], [])
-            for who in asked
-        }
-        return divergence.difference(lines)
 
     def _unequal(self, collected: Collected) -> tuple[UnequalInput, ...]:
         """Returns the replicas that a cell was to compute with, or has made, and are not equal."""

@@ -179,7 +179,8 @@ class Cells:
         raise_on_error: bool,
     ) -> CellResult:
         """Runs a cell; :meth:`Session.run` says how, and what it raises."""
-        generation = self._life.open_generation()
+        self._life.require_open()
+        generation = self._life.generation
         is_own, interrupted = interrupted is None, interrupted or threading.Event()
         is_aside = threading.current_thread() is not threading.main_thread()
         say = partial(self._work.say_who_runs, sink.notice if is_aside else None)

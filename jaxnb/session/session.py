@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Self
 
+from jaxnb.assist.completion import Assist
 from jaxnb.cells.result import CellResult, calls_of
 from jaxnb.cells.sinks import OutputSink, ScriptNotices
 from jaxnb.compiled import comparing
@@ -22,7 +23,7 @@ from jaxnb.model.scripts import Script
 from jaxnb.options import StartOptions, one_of_checks, one_of_nans, process_indices
 from jaxnb.profile.timelines import CellTimeline
 from jaxnb.recovery.messages import Recovered
-from jaxnb.session.group import Life
+from jaxnb.session.group import Life, other_size
 from jaxnb.session.reach import Reach
 from jaxnb.session.records import CellHistory
 from jaxnb.session.run_cells import Cells, Recoveries
@@ -47,7 +48,7 @@ class Session(Transfers):
         self._recoveries = Recoveries(life, work, reach)
         self._cells = Cells(life, work, reach, self._recoveries, settings, self._puller)
         self._records = self._cells.records
-        self.assist = reach.assist()
+        self.assist = Assist(reach.first_told)
 
     def count_cells_by(self, next_cell: Callable[[], int]) -> None:
         """Has cells that are given no number get those of a notebook."""
@@ -163,7 +164,7 @@ class Session(Transfers):
         """
         self._life.require_open()
         progress = progress or untold
-        size = self._life.other_size(num_processes, devices_per_process)
+        size = other_size(self._life, num_processes, devices_per_process)
         self._life.replace_all(progress, size=size)
         if replay:
             return self._records.replayable.replay(self.run, progress)
@@ -202,7 +203,7 @@ class Session(Transfers):
             RecoveryInterrupted: Interrupt was pressed; it holds what was done all the same.
         """
         self._life.require_open()
-        size = self._life.other_size(num_processes, devices_per_process)
+        size = other_size(self._life, num_processes, devices_per_process)
         return self._recoveries.recover(progress or untold, size)
 
     def run(

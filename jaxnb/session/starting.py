@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psutil
@@ -18,7 +18,7 @@ from jaxnb.launch.cluster import LOOPBACK, ProcessGroup
 from jaxnb.launch.deaths import Death, describe_death, last_lines
 from jaxnb.launch.host import Placement
 from jaxnb.lockstep import settings
-from jaxnb.model.cells import CheckRequest, JoinRequest, Request, RequestFailed
+from jaxnb.model.cells import CheckRequest, JoinRequest, RequestFailed
 from jaxnb.model.group import ProcessReport
 from jaxnb.options import StartOptions
 from jaxnb.wire.client import Transport, wait_for
@@ -90,13 +90,11 @@ class Starter:
         self._looked_at, self._stopped = time.monotonic(), ""
         self._deadline = time.monotonic() + min(options.timeout, MAX_SECONDS)
 
-    @property
-    def num_processes(self) -> int:
-        """Size of the group."""
-        return self._placement.num_processes
+    def start(self, known: Transport | None) -> tuple[Transport, list[ProcessReport]]:
+        """Starts processes, and services unless these are still running.
 
-    def start(self) -> tuple[Transport, list[ProcessReport]]:
-        """Starts services and processes.
+        Args:
+            known: The connection to an ipyparallel controller that is still running, if one is.
 
         Returns:
             A transport bound to the processes, and what each process reported.
@@ -104,33 +102,31 @@ class Starter:
         Raises:
             StartError: With the reason; what had started is still there for the caller to end.
         """
-        self.progress("starting", "ipyparallel controller and coordination service")
-        controller, service = self._group.start_services(self._placement.num_processes)
-        connection = self._await(controller, "the ipyparallel controller")
-        address = self._await(service, "JAX's coordination service")
-        self._launch(address)
-        transport = Transport(connection["client"], self._on_output)
-        try:
-            return transport, self._join(transport)
-        except BaseException:
-            transport.close()
-            raise
-
-    def restart(self, transport: Transport) -> list[ProcessReport]:
-        """Starts new processes beside the controller that is still running."""
-        self.progress("starting", "coordination service")
-        service = self._group.start_service(self._placement.num_processes)
-        address = self._await(service, "JAX's coordination service")
-        self._launch(address)
-        return self._join(transport)
-
-    def _launch(self, address: str) -> None:
         n = self._placement.num_processes
+        if known is None:
+            self.progress("starting", "ipyparallel controller and coordination service")
+            controller, service = self._group.start_services(n)
+            connection = self._await(controller, "the ipyparallel controller")
+        else:
+            self.progress("starting", "coordination service")
+            service = self._group.start_service(n)
+        address = self._await(service, "JAX's coordination service")
         self.progress("launching", plural(n, "process"))
         try:
             self._group.start_processes(self._joins(address))
         except SessionBrokenError as error:
             raise StartError(str(error)) from error
+        transport = known or Transport(connection["client"], self._on_output)
+        try:
+            self.progress("joining", plural(n, "process"))
+            transport.wait_for(self._group.identities, self._deadline, self.check_alive)
+            return transport, self._check(transport)
+        except BaseException as error:
+            if known is None:
+                transport.close()
+            if isinstance(error, TimeoutError):
+                raise StartError(f"{error}{self._what_they_do()}.") from None
+            raise
 
     def _joins(self, address: str) -> list[JoinRequest]:
         placement = self._placement
@@ -153,23 +149,15 @@ class Starter:
             for index in range(placement.num_processes)
         ]
 
-    def _join(self, transport: Transport) -> list[ProcessReport]:
-        n = self._placement.num_processes
-        self.progress("joining", plural(n, "process"))
-        self._wait_for_registration(transport)
-        return self._check(transport)
-
     def _check(self, transport: Transport) -> list[ProcessReport]:
-        n = self._placement.num_processes
         self.progress("checking", "a psum over all devices")
         while True:
-            answers = self.ask(transport, {i: CheckRequest() for i in range(n)}, "check")
+            reports = self._reports(transport)
             unheard = transport.unheard(OUTPUT_SECONDS)
             if not unheard:
                 break
             if time.monotonic() > self._deadline:
                 raise StartError(f"No output from {processes_label(unheard)} has arrived.")
-        reports = [answers[i] for i in range(n)]
         verify(reports, self._placement)
         reports = settings.judged(reports)
         refusal = settings.why_not_checked(reports, settings.TO_START)
@@ -177,46 +165,35 @@ class Starter:
             raise StartError(refusal)
         return reports
 
-    def ask(
-        self, transport: Transport, requests: Mapping[int, Request], what: str
-    ) -> dict[int, Any]:
-        """Sends requests to processes and waits for all answers.
-
-        Args:
-            transport: The connection.
-            requests: The requests, by process index.
-            what: What they ask for, as a verb.
+    def _reports(self, transport: Transport) -> list[ProcessReport]:
+        """Asks all processes what they see.
 
         Raises:
             StartError: A process could not do it, in time or at all; the message names it.
         """
-        exchange = transport.send(requests)
+        everyone = range(self._placement.num_processes)
+        exchange = transport.send({i: CheckRequest() for i in everyone})
         answers: dict[int, Any] = {}
-        while len(answers) < len(requests):
+        while len(answers) < len(everyone):
             self.check_alive()
-            missing = sorted(set(requests) - set(answers))
             if time.monotonic() > self._deadline:
+                missing = sorted(set(everyone) - set(answers))
                 raise StartError(
-                    f"Processes {missing} did not {what} within {self._options.timeout:g} s"
+                    f"Processes {missing} did not check within {self._options.timeout:g} s"
                     f"{self._what_they_do()}."
                 )
             event = exchange.get(0.1)
             if not isinstance(event, Reply):
                 continue
-            if isinstance(event.answer, RequestFailed):
-                index, error = event.process_index, event.answer.error
-                raise StartError(f"Process {index} could not {what}: {error}\n{error.traceback}")
-            if isinstance(event.answer, BaseException):
+            index, answer = event.process_index, event.answer
+            if isinstance(answer, RequestFailed):
+                error = answer.error
+                raise StartError(f"Process {index} could not check: {error}\n{error.traceback}")
+            if isinstance(answer, BaseException):
                 self._wait_for_news()  # of how it died, which says more
-                raise StartError(f"Process {event.process_index}: {event.answer}")
-            answers[event.process_index] = event.answer
-        return answers
-
-    def _wait_for_registration(self, transport: Transport) -> None:
-        try:
-            transport.wait_for(self._group.identities, self._deadline, self.check_alive)
-        except TimeoutError as error:
-            raise StartError(f"{error}{self._what_they_do()}.") from None
+                raise StartError(f"Process {index}: {answer}")
+            answers[index] = answer
+        return [answers[i] for i in everyone]
 
     def _what_they_do(self) -> str:
         """Returns what the processes do, if not all the same: the others wait for the odd one."""
@@ -294,7 +271,3 @@ def verify(reports: Sequence[ProcessReport], placement: Placement) -> None:
                     f"Process {index} of {n} (pid {report.pid} on {report.host}) sees "
                     f"{got} for {what}; it should be {wanted}."
                 )
-
-
-Start = Callable[[Starter], tuple[Transport, list[ProcessReport]]]
-"""Brings a group up; returns the connection, and what each process sees."""

@@ -250,10 +250,12 @@ class Transfers:
             NotEnoughMemoryError: It is larger than the memory that is free.
             ProcessDiedError: A process died meanwhile.
         """
-        if not values and (setting := _first_given(spec=spec, mesh=mesh, ranks=ranks)):
+        settings = {"spec": spec, "mesh": mesh, "ranks": ranks}
+        given = [name for name, setting in settings.items() if setting is not None]
+        if given and not values:
             raise UsageError(
                 f"Nothing to push: `spec`, `mesh` and `ranks` are settings of `push`, not "
-                f"variables. To push a variable of that name, type `spmd[{setting!r}] = ...`."
+                f"variables. To push a variable of that name, type `spmd[{given[0]!r}] = ...`."
             )
         self.push_values(values, spec=spec, mesh=mesh, ranks=ranks)
 
@@ -426,11 +428,6 @@ def _names(names: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
-def _first_given(**settings: Any) -> str:
-    """Returns the first setting that is not None; empty if all are."""
-    return next((name for name, value in settings.items() if value is not None), "")
-
-
 def _require_pushable(
     values: Mapping[str, Any], spec: Any, mesh: Any, ranks: Iterable[int] | None
 ) -> None:
@@ -438,7 +435,11 @@ def _require_pushable(
         raise UsageError("Nothing to push. Type e.g. `spmd.push(x=array, spec=('data',))`.")
     for name in values:
         _require_text(name)
-        _require_variable(name)
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise UsageError(
+                f"{name!r} is not a variable's name; only whole variables can be assigned. "
+                "Nothing was moved. In a cell: `%spmd x['a'] = …`."
+            )
     if mesh is not None and not isinstance(mesh, str):
         raise UsageError(
             f"mesh is the NAME of a mesh on the processes, e.g. mesh='mesh', not a "
@@ -449,14 +450,6 @@ def _require_pushable(
         raise UsageError(
             "A global array is made by all processes of its mesh: leave out `ranks`, or "
             "`spec` and `mesh`. Nothing was moved."
-        )
-
-
-def _require_variable(name: str) -> None:
-    if not name.isidentifier() or keyword.iskeyword(name):
-        raise UsageError(
-            f"{name!r} is not a variable's name; only whole variables can be assigned. "
-            "Nothing was moved. In a cell: `%spmd x['a'] = …`."
         )
 
 

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 
 from jaxnb.cells.merge_output import LINES_SHOWN
 from jaxnb.cells.result import CellResult
-from jaxnb.cells.run_queue import WAITS_FOR, Conversations, Turns, sigint_sets
+from jaxnb.cells.run_queue import WAITS_FOR, Turns, sigint_sets
 from jaxnb.cells.running import RunningCell
 from jaxnb.cells.sinks import StderrNotices, Strays
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.model.scripts import cell_label, the_cell
+from jaxnb.wire.asking import Channel
 from jaxnb.wire.messages import Output
 
 MOST_LONG_RESULTS = 4
@@ -40,7 +41,9 @@ class Work:
 
     Attributes:
         turns: Who waits, and who has the turn.
-        conversations: Pulls, pushes, and what else is asked of main threads beside cells.
+        current: The cell that runs.
+        left: The last cell, if processes have not come back from it.
+        channel: What a pull or push, or what else is asked of main threads beside cells, uses.
         cells_run: How many cells of the user's have been begun.
         last_cell: The number of the last of them that has ended; None before the first.
         last_result: What the last cell did, be it one of jaxnb's own.
@@ -51,14 +54,16 @@ class Work:
 
     def __init__(self) -> None:
         self.turns = Turns()
-        self.conversations = Conversations(self.turns)
+        self.channel: Channel | None = None
+        self._channel_thread: int | None = None
+        self._last_reason: Exception | None = None  # why channels were abandoned
         self.cells_run = 0
         self.last_cell: int | None = None
         self.last_result: CellResult | None = None
         self.long_results = _LongResults()
         self.last_failed: CellResult | None = None
-        self._current: RunningCell | None = None
-        self._left: RunningCell | None = None
+        self.current: RunningCell | None = None
+        self.left: RunningCell | None = None
         self._stuck: set[int] = set()  # in what an interrupted pull asked for
         self._strays = Strays()
         self._interrupted: threading.Event | None = None
@@ -76,16 +81,6 @@ class Work:
             self.long_results[result.cell] = result
             while len(self.long_results) > MOST_LONG_RESULTS:
                 del self.long_results[next(iter(self.long_results))]
-
-    @property
-    def current(self) -> RunningCell | None:
-        """The cell that runs."""
-        return self._current
-
-    @property
-    def left(self) -> RunningCell | None:
-        """The last cell, if processes have not come back from it."""
-        return self._left
 
     @contextmanager
     def turn(self, on_wait: Callable[[], None], interrupted: threading.Event) -> Iterator[None]:
@@ -109,6 +104,40 @@ class Work:
         finally:
             self.end_wait()
 
+    @contextmanager
+    def converse(self, open_channel: Callable[[threading.Event], Channel]) -> Iterator[Channel]:
+        """Waits for a turn, and keeps it for the block, with a channel to main threads.
+
+        SIGINT in the main thread ends the block with KeyboardInterrupt; one that comes when it has
+        ended is not lost. A thread that has a channel goes on with it: where a class that is
+        unpickled uses the arrays that it is made of, its turn would come when it has got them.
+
+        Args:
+            open_channel: Makes the channel; what it takes is set by SIGINT.
+        """
+        if self.channel is not None and self._channel_thread == threading.get_ident():
+            yield self.channel
+            return
+        interrupted = threading.Event()
+        with sigint_sets(interrupted), self.turns.turn(self.say_who_runs, interrupted):
+            reason = self._last_reason
+            channel = self.channel = open_channel(interrupted)
+            self._channel_thread = threading.get_ident()
+            try:
+                missed = self._last_reason  # whoever gave it may not have seen the channel
+                if missed is not None and missed is not reason:
+                    channel.abandon(missed)
+                channel.check()
+                yield channel
+            except Exception:
+                channel.check()  # what failed since the processes ended says so
+                raise
+            finally:
+                self.channel = self._channel_thread = None
+                channel.end()
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+
     def end_wait(self) -> None:
         """Takes away who was waited for: the turn has come, or nobody waits any more."""
         if self._shows_wait:
@@ -124,7 +153,7 @@ class Work:
 
     def begin(self, running: RunningCell) -> None:
         """Notes a cell that is about to be sent: before the first process can be in it."""
-        self._current = running
+        self.current = running
 
     def hand_strays(self, running: RunningCell) -> None:
         """Gives a cell the output that came before it, between cells."""
@@ -133,8 +162,8 @@ class Work:
 
     def end(self, running: RunningCell) -> None:
         """Notes that nobody waits for a cell any more; processes may be in it yet."""
-        self._current = None
-        self._left = running if running.waiting_for else None
+        self.current = None
+        self.left = running if running.waiting_for else None
 
     def note_stuck(self, processes: Iterable[int]) -> None:
         """Notes processes that are left in what a pull or push has asked for."""
@@ -142,13 +171,13 @@ class Work:
 
     def forget_left(self) -> None:
         """Notes that the processes are replaced: none is left in anything."""
-        self._left = self.last_failed = None
+        self.left = self.last_failed = None
         self._stuck.clear()
 
     def in_cells(self) -> dict[int, str]:
         """Returns which processes are in a cell, given up or not, and in which."""
         found = {}
-        for running in (self._left, self._current):
+        for running in (self.left, self.current):
             if running is not None:
                 doing = f"is in {cell_label(running.request.cell)}"
                 found.update(dict.fromkeys(running.still_in_cell(), doing))
@@ -165,14 +194,14 @@ class Work:
             notice: Shows it; by default in place, until the turn has come.
         """
         self._shows_wait = notice is None
-        if (current := self._current) is not None:
+        if (current := self.current) is not None:
             (notice or self.show_wait)(WAITS_FOR.format(current.request.cell))
-        elif self.conversations.current is not None:
+        elif self.channel is not None:
             (notice or self.show_wait)("waits for a pull or push to end")
 
     def notice(self, text: str) -> None:
         """Shows a sentence in the cell that runs, else on standard error."""
-        (self._current or StderrNotices()).notice(text)
+        (self.current or StderrNotices()).notice(text)
 
     def take_output(self, output: Output, *, is_kept: bool) -> None:
         """Takes output that no request owns: into the running cell, else into the next one.
@@ -181,7 +210,7 @@ class Work:
             output: The output.
             is_kept: Whether it is kept for the next one.
         """
-        running = self._current
+        running = self.current
         if running is not None and output.process_index in running.processes:
             running.exchange.events.put(output)
         elif is_kept:
@@ -189,11 +218,13 @@ class Work:
 
     def wake(self) -> None:
         """Has the one who waits for the running cell look at what has happened."""
-        if (running := self._current) is not None:
+        if (running := self.current) is not None:
             running.exchange.wake()
 
     def abandon(self, kind: type[JaxnbError], reason: str) -> None:
         """Ends the wait for the running cell, or for data."""
-        if (running := self._current) is not None:
+        if (running := self.current) is not None:
             running.abandon(kind(f"{reason} while {the_cell()} ran or waited."))
-        self.conversations.abandon(kind(f"{reason} while data were on the way."))
+        self._last_reason = kind(f"{reason} while data were on the way.")
+        if (channel := self.channel) is not None:
+            channel.abandon(self._last_reason)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +14,8 @@ from jaxnb.assist.completion import Assist, Code, MagicLine, magic_at, place_at
 from jaxnb.labels import MAGICS
 from jaxnb.magics import compiling, helping, load, looking, spmd, state, values  # noqa: F401
 from jaxnb.magics.helping import fits
+from jaxnb.session.reach import Reach
+from jaxnb.session.work import Work
 
 
 def at(marked: str) -> Code | MagicLine | None:
@@ -175,7 +180,7 @@ class Group:
 
     def __init__(self) -> None:
         self.answers: dict[int, object] = {}
-        self.living = {0, 1}
+        self.dead: set[int] = set()
         self.asked: list[tuple[list[int], str, float | None]] = []
 
     def ask(
@@ -187,12 +192,13 @@ class Group:
         return {i: self.answers[i] for i in processes if i in self.answers}
 
     def assist(self) -> Assist:
-        return Assist(self.ask, lambda: self.living)  # type: ignore[arg-type]
+        life: Any = SimpleNamespace(num_processes=3, lifecycle=self, sentinels=self)
+        return Assist(Reach(life, Work()).first_told)
 
 
 def test_the_first_living_process_is_asked_and_not_for_long() -> None:
     group = Group()
-    group.living = {2, 1}
+    group.dead = {0}
     group.assist().complete(Code("x", 1, 0))
     call = ([1], "jaxnb.assist.process_assist.complete", completion.DEADLINE_SECONDS)
     assert group.asked == [call]
@@ -207,7 +213,7 @@ def test_who_does_not_answer_or_fails_is_no_error() -> None:
         group.answers = trouble
         assert assist.complete(Code("b = 2\nx.s", 9, 0)) == (9, {})
         assert assist.inspect("x", 0) == {}
-    group.living = set()
+    group.dead = {0, 1, 2}
     assert assist.names() == ()
 
 
