@@ -177,7 +177,9 @@ class GatheredShard:
     @property
     def data(self) -> np.ndarray[Any, Any]:
         """The bytes of this very device, replica or not; each access fetches them."""
-        return self._array._read_shard(self._info)
+        array = self._array
+        region = Region.whole(array.info.shape)[self.index]
+        return array._reader.read([Wanted(array.info, array._key, region, self._info)])[0]
 
     def __repr__(self) -> str:
         box = ", ".join(f"{s.start}:{s.stop}" for s in self.index)
@@ -297,10 +299,6 @@ class GatheredArray(NDArrayOperatorsMixin):
             self.keep(self._reader.read([self.wanted()])[0])
         assert self._data is not None
         return self._data
-
-    def _read_shard(self, shard: ShardInfo) -> np.ndarray[Any, Any]:
-        region = Region.whole(self.info.shape)[tuple(slice(*part) for part in shard.index)]
-        return self._reader.read([Wanted(self.info, self._key, region, shard)])[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         whole = self._whole()

@@ -120,7 +120,7 @@ class Mover:
             JaxnbError: A process did not give its bytes.
         """
         doing, label = f"pulling {name}", f"{name} was pulled"
-        self._move(channel, moves, doing, label, _read_direct, _read_chunks)
+        self._move(channel, moves, doing, label, _read_direct, _read_request)
 
     def write(self, channel: Channel, moves: Sequence[Move], name: str) -> None:
         """Fills the processes' buffers with what is called ``name``.
@@ -131,7 +131,7 @@ class Mover:
             JaxnbError: A process did not take its bytes.
         """
         doing, label = f"pushing {name}", f"{name} was pushed"
-        self._move(channel, moves, doing, label, _write_direct, _write_chunks)
+        self._move(channel, moves, doing, label, _write_direct, _write_request)
 
     def _move(
         self,
@@ -140,9 +140,10 @@ class Mover:
         doing: str,
         label: str,
         direct: Callable[[_Piece], None],
-        chunks: Callable[[Channel, Sequence[Move], Callable[[int], None], str], None],
+        request: Callable[[_Piece], CallRequest],
     ) -> None:
-        within_reach = {id(access) for access in _accesses(moves) if self._is_near(access)}
+        accesses = {id(move.access): move.access for move in moves}  # once for each process
+        within_reach = {key for key, access in accesses.items() if self._is_near(access)}
         near = [move for move in moves if id(move.access) in within_reach]
         far = [move for move in moves if id(move.access) not in within_reach]
         total = sum(move.exposure.nbytes for move in moves)
@@ -156,7 +157,7 @@ class Mover:
 
             _in_threads(channel, near, direct, add, label)
             if far:
-                chunks(channel, far, add, label)
+                _in_chunks(channel, far, request, add, label)
 
     def _is_near(self, access: MemoryPass) -> bool:
         if access not in self._reach:
@@ -164,11 +165,6 @@ class Mover:
                 access.pid, access.address, access.nonce
             )
         return self._reach[access]
-
-
-def _accesses(moves: Sequence[Move]) -> Iterable[MemoryPass]:
-    """Returns how memory is reached, once for each process."""
-    return {id(move.access): move.access for move in moves}.values()
 
 
 def _in_threads(
@@ -281,62 +277,44 @@ def _write_direct(piece: _Piece) -> None:
         address += scratch.nbytes
 
 
-def _read_chunks(
-    channel: Channel, moves: Sequence[Move], add: Callable[[int], None], label: str
+def _in_chunks(
+    channel: Channel,
+    moves: Sequence[Move],
+    request: Callable[[_Piece], CallRequest],
+    add: Callable[[int], None],
+    label: str,
 ) -> None:
-    """Reads by messages: each process a few ahead."""
-    queues = _by_process(moves)
-    requests = {
-        index: (
-            request_for("pulls.read", **_room(p), start=p.offset, stop=p.offset + p.box.nbytes)
-            for p in pieces
-        )
-        for index, pieces in queues.items()
-    }
+    """Reads or writes by messages: each process a few ahead."""
+    queues: dict[int, list[_Piece]] = {}
+    for move in moves:
+        queues.setdefault(move.process_index, []).extend(_pieces(move, CHUNK_BYTES))
     expected = {index: iter(pieces) for index, pieces in queues.items()}
+    requests = {index: map(request, pieces) for index, pieces in queues.items()}
     for index, answer in channel.ask_all(requests):
         channel.require({index: answer}, label)
-        assert isinstance(answer, Chunk)
-        box = next(expected[index]).box
-        box[...] = np.frombuffer(answer.data, dtype=box.dtype).reshape(box.shape)
-        add(box.nbytes)
+        piece = next(expected[index])
+        if isinstance(answer, Chunk):  # of a read
+            box = piece.box
+            box[...] = np.frombuffer(answer.data, dtype=box.dtype).reshape(box.shape)
+        add(piece.nbytes)
 
 
-def _write_chunks(
-    channel: Channel, moves: Sequence[Move], add: Callable[[int], None], label: str
-) -> None:
-    """Writes by messages: each process a few ahead."""
-    queues = _by_process(moves)
-    requests = {
-        index: (
-            request_for("pushes.write", **_room(p), start=p.offset, data=_payload(p))
-            for p in pieces
-        )
-        for index, pieces in queues.items()
-    }
-    expected = {index: iter(pieces) for index, pieces in queues.items()}
-    for index, answer in channel.ask_all(requests):
-        channel.require({index: answer}, label)
-        add(next(expected[index]).nbytes)
+def _read_request(piece: _Piece) -> CallRequest:
+    stop = piece.offset + piece.box.nbytes
+    return request_for("pulls.read", **_room(piece), start=piece.offset, stop=stop)
+
+
+def _write_request(piece: _Piece) -> CallRequest:
+    array = _converted(piece.box, piece.move.dtype or piece.box.dtype)
+    data = pickle.PickleBuffer(array.reshape(-1).view(np.uint8).data)
+    return request_for("pushes.write", **_room(piece), start=piece.offset, data=data)
 
 
 def _room(piece: _Piece) -> dict[str, Any]:
     return {"transfer": piece.move.transfer, "buffer": piece.move.exposure.buffer}
 
 
-def _payload(piece: _Piece) -> pickle.PickleBuffer:
-    array = _converted(piece.box, piece.move.dtype or piece.box.dtype)
-    return pickle.PickleBuffer(array.reshape(-1).view(np.uint8).data)
-
-
 def _converted(box: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     # What overflows was refused before; infinities and NaN are as they are.
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         return np.ascontiguousarray(box, dtype=dtype)
-
-
-def _by_process(moves: Iterable[Move]) -> dict[int, list[_Piece]]:
-    queues: dict[int, list[_Piece]] = {}
-    for move in moves:
-        queues.setdefault(move.process_index, []).extend(_pieces(move, CHUNK_BYTES))
-    return queues

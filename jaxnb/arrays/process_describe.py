@@ -246,7 +246,8 @@ def describe(
     digests = digests and readable and any(shard.replica_id for shard in shards)
     corner = corner and readable and 0 not in shape
     held = _held(array, shards) if digests or corner else []
-    source = _source(array)
+    origin = origin_of(ORIGINS.array_of(array))
+    source = None if origin is None else Argument(0, "", *origin)
     return ArrayInfo(
         shape=shape,
         dtype=facts.name,
@@ -267,11 +268,6 @@ def describe(
         axes=axes,
         unreduced=unreduced,
     )
-
-
-def _source(array: jax.Array) -> Argument | None:
-    origin = origin_of(ORIGINS.array_of(array))
-    return None if origin is None else Argument(0, "", *origin)
 
 
 def _held(array: jax.Array, shards: tuple[ShardInfo, ...]) -> list[tuple[ShardInfo, jax.Array]]:

@@ -44,15 +44,8 @@ class HeldArrays:
 
     def alive(self) -> dict[str, tuple[jax.Array | None, ...]]:
         """Returns the arrays that the process still has, each in its place."""
-        found = {
-            holder: tuple(reference() for reference in references)
-            for holder, references in [*self._holders.items()]
-        }
-        return {
-            holder: arrays
-            for holder, arrays in found.items()
-            if any(each is not None for each in arrays)
-        }
+        found = {h: tuple(each() for each in those) for h, those in [*self._holders.items()]}
+        return {h: those for h, those in found.items() if any(x is not None for x in those)}
 
     def take(self, alive: Mapping[str, Sequence[jax.Array | None]]) -> None:
         """Remembers what :meth:`alive` has returned in a process that this one replaces."""

@@ -182,7 +182,9 @@ def _readers(kind: type) -> list[tuple[str, Any]]:
     if _has(classes, tuple):
         fields = next((d["_fields"] for d in map(_CLASS_DICT, classes) if "_fields" in d), ())
         names = fields if type(fields) is tuple and all(type(f) is str for f in fields) else ()
-        return [(name, _item_reader(i)) for i, name in enumerate(names)]
+        return [
+            (name, lambda thing, i=i: tuple.__getitem__(thing, i)) for i, name in enumerate(names)
+        ]
     readers: list[tuple[str, Any]] = []
     for each in classes:
         for name, value in dict(_CLASS_DICT(each)).items():
@@ -194,10 +196,6 @@ def _readers(kind: type) -> list[tuple[str, Any]]:
 
 def _has(classes: tuple[type, ...], kind: type) -> bool:
     return any(each is kind for each in classes)
-
-
-def _item_reader(index: int) -> Any:
-    return lambda thing: tuple.__getitem__(thing, index)
 
 
 def _module(kind: type) -> str:

@@ -69,22 +69,8 @@ def _no_such_mesh(namespace: Mapping[str, Any], name: str, meshes: Mapping[str, 
     return f"{what}. Nothing was moved.{suggest(name, meshes)}{known}"
 
 
-def shardings(name: str, value: Any, mesh: Mesh, spec: Any) -> list[NamedSharding]:
-    """Returns the sharding of each leaf of a pytree, in JAX's order of the leaves.
-
-    Args:
-        name: What the user calls the value, for messages.
-        value: The pytree. A leaf's ``shape`` counts; one without is a scalar.
-        mesh: The mesh.
-        spec: One spec for all leaves, or dicts and lists of specs by the value's parts.
-
-    Raises:
-        UsageError: A spec does not fit a leaf, or the containers do not fit the value's.
-    """
-    return [_sharding(mesh, *each) for each in _pairs(name, value, spec)]
-
-
 def _sharding(mesh: Mesh, path: str, leaf: Any, spec: blocks.Spec) -> NamedSharding:
+    """Returns the sharding of a leaf by its ``shape``; one without is a scalar."""
     shape = tuple(getattr(leaf, "shape", ()))
     try:
         if len(spec) > len(shape):
@@ -100,6 +86,16 @@ def _sharding(mesh: Mesh, path: str, leaf: Any, spec: blocks.Spec) -> NamedShard
 
 
 def _pairs(path: str, value: Any, spec: Any) -> Iterator[tuple[str, Any, blocks.Spec]]:
+    """Yields each leaf of a pytree in JAX's order, with its path and its spec.
+
+    Args:
+        path: What the user calls the value, for messages.
+        value: The pytree.
+        spec: One spec for all leaves, or dicts and lists of specs by the value's parts.
+
+    Raises:
+        UsageError: The containers of specs do not fit the value's.
+    """
     if blocks.is_spec(spec):
         for key, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
             yield path + jax.tree_util.keystr(key), leaf, spec or ()
@@ -167,7 +163,10 @@ class _Slot:
     def blocks(self) -> dict[Any, Index]:
         """Returns which part each of this process's devices is to hold."""
         indices = self.sharding.addressable_devices_indices_map(self.shape)
-        return {device: _bounds(index, self.shape) for device, index in indices.items()}
+        return {
+            device: tuple(s.indices(n)[:2] for s, n in zip(index, self.shape, strict=True))
+            for device, index in indices.items()
+        }
 
     @property
     def layout(self) -> str:
@@ -190,7 +189,10 @@ class Push:
 
 def place(process: ThisProcess, request: PlaceRequest) -> Placed | Refused:
     """Checks that what is coming fits, and makes room for it; nothing has moved yet."""
-    push = Push(request, [_slot(array.shape, array.dtype) for array in request.arrays])
+    push = Push(request, [])
+    for array in request.arrays:
+        dtype = jax.dtypes.canonicalize_dtype(numpy_dtype(array.dtype))
+        push.slots.append(_Slot(array.shape, np.dtype(dtype)))
     try:
         if request.place:
             _lay_out(push, process.shell.user_ns)
@@ -267,14 +269,6 @@ def release(process: ThisProcess, transfer: str) -> None:
     process.exposures.release(transfer)
 
 
-def _slot(shape: tuple[int, ...], dtype: str) -> _Slot:
-    return _Slot(shape, np.dtype(jax.dtypes.canonicalize_dtype(numpy_dtype(dtype))))
-
-
-def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> Index:
-    return tuple(s.indices(n)[:2] for s, n in zip(index, shape, strict=True))
-
-
 def _lay_out(push: Push, namespace: Mapping[str, Any]) -> None:
     """Gives every array of a push its sharding.
 
@@ -289,7 +283,7 @@ def _lay_out(push: Push, namespace: Mapping[str, Any]) -> None:
     leaves = {name: _leaves(name, value) for name, value in values.items()}
     _require_leaves(push.slots, leaves.values())
     for name, value in values.items():
-        found = shardings(name, value, mesh, request.spec)
+        found = [_sharding(mesh, *each) for each in _pairs(name, value, request.spec)]
         push.shardings[name] = found
         for leaf, sharding in zip(leaves[name], found, strict=True):
             if isinstance(leaf, _Slot):

@@ -102,7 +102,10 @@ class Puller:
             packed = self._pack(channel, path, ranks)
             value, arrays = self._values(channel, path, packed, by_ranks=ranks is not None)
             if not lazy:
-                self._fill(channel, [array for array in arrays if not array.is_here])
+                missing = [array for array in arrays if not array.is_here]
+                data = self._read(channel, [array.wanted() for array in missing])
+                for array, found in zip(missing, data, strict=True):
+                    array.keep(found)
         apart = pull_text(path.text, of_different_arrays(path.text, packed))
         for array in arrays:
             if said := refusals.replicas_text(path.text, array.info):
@@ -278,12 +281,6 @@ class Puller:
             for each in wanted:
                 self._require_generation(each.key.generation, refusals.whose(each.key))
             return self._read(channel, wanted)
-
-    def _fill(self, channel: Channel, arrays: Sequence[GatheredArray]) -> None:
-        """Brings the data of several arrays at once."""
-        data = self._read(channel, [array.wanted() for array in arrays])
-        for array, found in zip(arrays, data, strict=True):
-            array.keep(found)
 
     def _read(self, channel: Channel, wanted: Sequence[Wanted]) -> list[np.ndarray[Any, Any]]:
         if not wanted:

@@ -71,12 +71,6 @@ def whose(key: ArrayKey) -> str:
     return f"An array in `{key.name}`" if key.is_part else f"`{key.name}`"
 
 
-def _of(key: ArrayKey) -> str:
-    """Returns an array's name within a sentence."""
-    name = whose(key)
-    return name[0].lower() + name[1:]
-
-
 def lost_text(
     wanted: Wanted, lost: Sequence[Index], able: Collection[int], in_cells: Mapping[int, str]
 ) -> str:
@@ -106,9 +100,11 @@ def lost_text(
         advice += "`%spmd_recover` replaces dead processes; what only they held is lost."
     else:
         advice += "`%spmd_status` shows the processes."
+    name = whose(key)
     return (
-        f"{plural(len(lost), 'part')} of {_of(key)}, {first}{index_label(lost[0])}, cannot be "
-        f"pulled: {_by_process(reasons)}. Nothing was moved. {advice}"
+        f"{plural(len(lost), 'part')} of {name[0].lower()}{name[1:]}, {first}"
+        f"{index_label(lost[0])}, cannot be pulled: {_by_process(reasons)}. Nothing was moved. "
+        f"{advice}"
     )
 
 

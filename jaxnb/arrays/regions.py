@@ -473,12 +473,9 @@ def _key(node: ast.expr) -> Any:
     if isinstance(node, ast.Tuple):
         return tuple(_key(element) for element in node.elts)
     if isinstance(node, ast.Slice):
-        return slice(*(part and ast.literal_eval(part) for part in _parts(node)))
+        parts = node.lower, node.upper, node.step
+        return slice(*(part and ast.literal_eval(part) for part in parts))
     value = ast.literal_eval(node)
     if not isinstance(value, _CONSTANTS):
         raise ValueError
     return value
-
-
-def _parts(node: ast.Slice) -> Sequence[ast.expr | None]:
-    return node.lower, node.upper, node.step

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from colorsys import hls_to_rgb, rgb_to_hls
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -46,14 +46,14 @@ _ENDS = {22: (1, 2), 23: (3,), 24: (4,)}
 def ansi_runs(text: str) -> list[Run]:
     """Splits text at its colour sequences (SGR); other escape sequences are dropped."""
     runs: list[Run] = []
-    style = Run("")
+    known: dict[str, str] = {}  # what is declared, by property
     start = 0
     for match in _ESCAPE.finditer(text):
-        _append(runs, style, text[start : match.start()])
+        _append(runs, known, text[start : match.start()])
         start = match.end()
         if match.group(1) is not None:
-            style = _styled(style, match.group(1))
-    _append(runs, style, text[start:])
+            _declare(known, match.group(1))
+    _append(runs, known, text[start:])
     return runs
 
 
@@ -62,18 +62,16 @@ def strip_ansi(text: str) -> str:
     return _ESCAPE.sub("", text)
 
 
-def _append(runs: list[Run], style: Run, text: str) -> None:
-    if not text:
-        return
-    if runs and replace(runs[-1], text="") == style:
-        runs[-1] = replace(runs[-1], text=runs[-1].text + text)
-    else:
-        runs.append(replace(style, text=text))
+def _append(runs: list[Run], known: Mapping[str, str], text: str) -> None:
+    style = ";".join(sorted(known.values()))
+    if text and runs and runs[-1].style == style:
+        runs[-1] = Run(runs[-1].text + text, style)
+    elif text:
+        runs.append(Run(text, style))
 
 
-def _styled(style: Run, codes: str) -> Run:
+def _declare(known: dict[str, str], codes: str) -> None:
     numbers = [int(code or 0) for code in re.split("[;:]", codes)]
-    known = {each.split(":")[0]: each for each in style.style.split(";") if each}
     while numbers:
         code = numbers.pop(0)
         if code in _STYLES:
@@ -91,7 +89,6 @@ def _styled(style: Run, codes: str) -> Run:
             known.pop("color", None)
         for ended in _ENDS.get(code, ()):
             known.pop(_STYLES[ended].split(":")[0], None)
-    return Run("", ";".join(sorted(known.values())))
 
 
 def _put(known: dict[str, str], declaration: str) -> None:

@@ -64,7 +64,11 @@ def exchange(word: dict[str, Any], seconds: float | None = None) -> dict[int, di
     words = {me: word}
     for index in everyone:
         if index != me:
-            words[index] = json.loads(_word(client, f"{prefix}/{index}", deadline, index))
+            said = told(client, f"{prefix}/{index}", deadline)
+            if said is None:
+                who = processes_label([index])
+                raise JaxnbError(f"{who} did not come back from the call")
+            words[index] = json.loads(said)
     # Who has told this word has read all of the one before.
     if _last_key:
         client.key_value_delete(_last_key)
@@ -93,13 +97,6 @@ def number_of_first(number: int, *, waits: bool = True) -> int:
     elif waits:
         return int(told(client, key) or 0)
     return number
-
-
-def _word(client: Any, key: str, deadline: float | None, process: int) -> str:
-    word = told(client, key, deadline)
-    if word is None:
-        raise JaxnbError(f"{processes_label([process])} did not come back from the call")
-    return word
 
 
 def told(client: Any, key: str, deadline: float | None = None) -> str | None:
