@@ -93,14 +93,12 @@ def pytest_runtest_teardown(
 def lab_page(lab: Lab) -> Iterator[OpenLab]:
     """Opens a notebook in a page of the test's own.
 
-    Call it once, with the path of a notebook or with the sources of code cells; ``theme`` may
-    be ``"JupyterLab Dark"``. At the end of the test its kernel is shut down, and the test fails if
-    a process is left that the kernel has started.
+    Call it once, with the sources of code cells. At the end of the test its kernel is shut down,
+    and the test fails if a process is left that the kernel has started.
     """
     with ExitStack() as stack:
 
-        def open_lab(notebook: Path | Sequence[str], *, theme: str = "JupyterLab Light") -> LabPage:
-            lab.server.set_theme(theme)
+        def open_lab(notebook: Sequence[str]) -> LabPage:
             stack.callback(lab.server.shut_kernels_down)
             context = stack.enter_context(lab.browser.new_context(viewport=_PAGE_SIZE))
             return stack.enter_context(opened(context.new_page(), lab.server, notebook))

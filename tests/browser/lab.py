@@ -30,8 +30,6 @@ from support.shown import who_wrote
 
 KERNEL = "Python 3 (ipykernel)"
 
-START_SECONDS = CELL_SECONDS = END_SECONDS = PATIENT_SECONDS
-
 CHROMIUM_ARGS = (
     "--headless",
     "--no-sandbox",
@@ -44,6 +42,7 @@ CHROMIUM_ARGS = (
 )
 
 _SETTINGS = {
+    "apputils-extension/themes": {"theme": "JupyterLab Dark"},  # where cards are read less easily
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     # Every cell is in the DOM, on screen or not.
     "notebook-extension/tracker": {"windowingMode": "none"},
@@ -76,9 +75,10 @@ class LabServer:
         self.token = secrets.token_hex(16)
         self.notebooks = folder / "notebooks"
         self.notebooks.mkdir(parents=True)
-        self._settings = folder / "settings"
         for name, values in _SETTINGS.items():
-            self._write_settings(name, values)
+            path = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(values))
         self._lines: list[str] = []
         self._urls: queue.Queue[str | None] = queue.Queue()
         self._process = subprocess.Popen(
@@ -100,19 +100,6 @@ class LabServer:
         except BaseException:
             self.stop()
             raise
-
-    def _write_settings(self, name: str, values: object) -> None:
-        path = self._settings / "@jupyterlab" / f"{name}.jupyterlab-settings"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(values))
-
-    def set_theme(self, theme: str) -> None:
-        """Sets the theme of pages that are opened from now on: they read the settings anew.
-
-        Args:
-            theme: ``"JupyterLab Light"`` or ``"JupyterLab Dark"``.
-        """
-        self._write_settings("apputils-extension/themes", {"theme": theme})
 
     def _command_line(self) -> list[str]:
         return [
@@ -157,10 +144,10 @@ class LabServer:
 
     def _wait_for_url(self) -> str:
         try:
-            url = self._urls.get(timeout=START_SECONDS)
+            url = self._urls.get(timeout=PATIENT_SECONDS)
         except queue.Empty:
             url = None
-        assert url, f"JupyterLab did not start within {START_SECONDS:g} s:\n{self.log}"
+        assert url, f"JupyterLab did not start within {PATIENT_SECONDS:g} s:\n{self.log}"
         return url
 
     @property
@@ -184,7 +171,7 @@ class LabServer:
             method=method,
             headers={"Authorization": f"token {self.token}"},
         )
-        with urllib.request.urlopen(request, timeout=END_SECONDS) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENT_SECONDS) as answer:
             return bytes(answer.read())
 
     def new_notebook(self) -> Path:
@@ -195,11 +182,11 @@ class LabServer:
         """Ends the server and its kernels."""
         self._process.terminate()
         try:
-            self._process.wait(END_SECONDS)
+            self._process.wait(PATIENT_SECONDS)
         finally:
             self._process.kill()
             self._process.wait()
-            self._reader.join(END_SECONDS)
+            self._reader.join(PATIENT_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -253,18 +240,18 @@ class Cell:
         self.prompt.evaluate(f"prompt => prompt.textContent = '{_WAITS}'")
         self.page.keyboard.press("Control+Enter")
 
-    def wait(self, timeout: float = CELL_SECONDS) -> None:
+    def wait(self) -> None:
         """Waits until the kernel has run the cell to its end, well or not."""
-        expect(self.prompt).to_have_text(_HAS_RUN, timeout=timeout * 1000)
+        expect(self.prompt).to_have_text(_HAS_RUN)
 
-    def run(self, timeout: float = CELL_SECONDS) -> None:
+    def run(self) -> None:
         """Runs the cell and waits until it has ended, well or not."""
         self.start()
-        self.wait(timeout)
+        self.wait()
 
     def wait_for_line(self, text: str, processes: Sequence[int]) -> None:
         """Waits until each of these processes has written a line, together or one by one."""
-        deadline = time.monotonic() + CELL_SECONDS
+        deadline = time.monotonic() + PATIENT_SECONDS
         while who_wrote(self.lines, text) != list(processes):
             assert time.monotonic() < deadline, f"not all wrote {text!r}: {self.text}"
             self.page.wait_for_timeout(50)
@@ -290,22 +277,23 @@ class LabPage:
             (which,) = [i for i, source in self._sources.items() if which in source]
         return Cell(self.page, self.page.locator(".jp-Notebook .jp-Cell").nth(which))
 
-    def run(self, which: int | str, timeout: float = CELL_SECONDS) -> Cell:
+    def run(self, which: int | str) -> Cell:
         """Runs a cell, waits until it has ended, and returns it."""
         cell = self.cell(which)
-        cell.run(timeout)
+        cell.run()
         return cell
 
     def interrupt(self) -> None:
         """Presses the toolbar's *Interrupt the kernel*."""
-        self._press("notebook:interrupt-kernel")
+        command = '[data-command="notebook:interrupt-kernel"]'
+        self.page.locator(f".jp-NotebookPanel-toolbar {command}").click()
 
     def wait_until_idle(self) -> None:
         """Waits until there is a kernel and it has nothing to do."""
         # The notebook's own indicator says "idle" before there is a kernel, too.
         status = self.page.get_by_role("button", name=f"{KERNEL} | Idle", exact=True)
         try:
-            expect(status).to_be_visible(timeout=START_SECONDS * 1000)
+            expect(status).to_be_visible()
         except AssertionError as error:
             error.add_note(f"JupyterLab said:\n{self.server.log}")
             raise
@@ -324,35 +312,16 @@ class LabPage:
         copy.write_text(json.dumps(content))
         return copy
 
-    def screenshot(self, path: Path) -> None:
-        """Writes what the page shows to a PNG file."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=path)
-
-    def _press(self, command: str) -> None:
-        self.page.locator(f'.jp-NotebookPanel-toolbar [data-command="{command}"]').click()
-
 
 def write_notebook(path: Path, sources: Sequence[str]) -> None:
     """Writes a notebook of code cells.
 
     As JSON: to import nbformat takes seconds, of each worker that collects these tests.
     """
-    cells = [
-        {
-            "cell_type": "code",
-            "id": f"cell-{n}",
-            "metadata": {},
-            "execution_count": None,
-            "outputs": [],
-            "source": source,
-        }
-        for n, source in enumerate(sources)
-    ]
-    kernel = {"name": "python3", "display_name": "Python 3"}
+    empty = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
     notebook = {
-        "cells": cells,
-        "metadata": {"kernelspec": kernel},
+        "cells": [{**empty, "id": f"cell-{n}", "source": each} for n, each in enumerate(sources)],
+        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3"}},
         "nbformat": 4,
         "nbformat_minor": 5,
     }
@@ -369,9 +338,7 @@ def opened(page: Page, server: LabServer, notebook: Path | Sequence[str]) -> Ite
         write_notebook(path, notebook)
     cells = json.loads(path.read_text())["cells"]
     page.goto(server.address(path.name))
-    expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(
-        len(cells), timeout=START_SECONDS * 1000
-    )
+    expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(len(cells))
     code = {n: cell["source"] for n, cell in enumerate(cells) if cell["cell_type"] == "code"}
     lab = LabPage(page, server, {n: "".join(source) for n, source in code.items()})
     lab.wait_until_idle()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from playwright.sync_api import Locator, expect
 
 from browser.conftest import OpenLab
@@ -42,30 +41,6 @@ PLOT = COMPARE.replace("scaled", "--plot scaled")
 
 def red(cell: Cell) -> Locator:
     return cell.output.locator(RED)
-
-
-@pytest.mark.thorough
-def test_help_hints_and_auto(lab_page: OpenLab) -> None:
-    asked, forgotten = "%%spmd\nscaled?", "scaled(x)"
-    few = "import jax\njax.make_mesh((2,), ('d',))"
-    auto, plain, local = "%spmd_auto on", "1 + process_index", "%%local\n'here'"
-    nested, indented = "%%spmd\n%spmd_status", " %%spmd\nx"
-    wrong = [forgotten, few, nested, indented]
-    lab = lab_page([*START, MAKE, asked, *wrong, auto, plain, local, "%spmd_auto off"])
-    for position in range(3):
-        lab.run(position)
-    assert lab.run(asked).text.count("Scales by a number.") == 1
-    assert "Put `%%spmd` on its first line." in lab.run(forgotten).text
-    assert "the processes have 2. Put `%%spmd` on its first line." in lab.run(few).text
-    assert "`%spmd_status` belongs in the notebook" in lab.run(nested).text
-    assert "`%%spmd` must be the first thing in its cell" in lab.run(indented).text
-    lab.run(auto)
-    shown = lab.run(plain)
-    assert "On processes 0-1 (%spmd_auto is on)" in shown.text
-    rows = shown.output.locator("tr").all_inner_texts()
-    assert [row.split()[-1] for row in rows][-2:] == ["1", "2"]
-    assert lab.run(local).lines[-1] == "'here'"
-    lab.run("%spmd_auto off")
 
 
 def test_lines_bars_errors_pictures_and_comparisons(lab_page: OpenLab) -> None:

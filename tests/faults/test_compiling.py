@@ -58,22 +58,8 @@ def test_the_wait_is_shown(group: Session, tmp_path: Path) -> None:
     assert holder(sink) in (0, 1)
 
 
-@pytest.mark.parametrize(
-    "sign",
-    [
-        pytest.param(signal.SIGKILL, id="killed"),
-        pytest.param(signal.SIGSTOP, id="stopped", marks=pytest.mark.thorough),
-    ],
-)
-def test_others_go_on_once_the_holder_has_died(group: Session, sign: signal.Signals) -> None:
-    def strike() -> None:
-        pid = group.processes[holder(sink)].pid
-        os.kill(pid, sign)
-        if sign is signal.SIGSTOP:
-            group.interrupt()
-            os.kill(pid, signal.SIGCONT)
-
-    sink = OnWaits(strike)
+def test_others_go_on_once_the_holder_has_died(group: Session) -> None:
+    sink = OnWaits(lambda: os.kill(group.processes[holder(sink)].pid, signal.SIGKILL))
     with pytest.raises((ProcessDiedError, CellError)):
         group.run(CELL, sink=sink, timeout=PATIENT_SECONDS)
     group.recover()

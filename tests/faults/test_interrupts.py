@@ -7,7 +7,6 @@ it, goes on, or has to be ended by force; and about stopping at one step.
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -23,9 +22,9 @@ from jaxnb.errors import CellError, CellTimeoutError
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.group import Whereabouts
 from jaxnb.session import Session, interrupts_and_timeouts
-from jaxnb.session.reasons import line_text
 from support.faults import cleared, pressing_beside
 from support.fixtures import PATIENT_SECONDS, assert_usable, still_running
+from support.transfers import press_interrupt
 
 
 @pytest.fixture
@@ -49,14 +48,12 @@ def nobody_is_late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 BODIES = {
     "sleep": "import time; print('in'); time.sleep(1000)",
-    "loop": "print('in')\nwhile True: pass",
     "subprocess": "!echo in; sleep 1000",
     "subprocess that ignores it": "!trap '' INT; echo in; sleep 1000",
     "await": "import asyncio; print('in'); await asyncio.sleep(1000)",
     "await of nothing": "import asyncio; print('in')\nwhile True: await asyncio.sleep(0)",
-    "queue": "import queue; print('in'); queue.Queue().get()",
-    "lock": "import threading; print('in'); threading.Event().wait()",
 }
+"""Beside those of the table of faults."""
 
 
 class OnFirstLine(NoSink):
@@ -79,11 +76,6 @@ class OnFirstLine(NoSink):
         self.notices.append(text)
 
 
-def values(result: CellResult) -> dict[int, Any]:
-    """The value of each process."""
-    return {i: process.value for i, process in result.per_process.items()}
-
-
 def assert_interrupted(result: CellResult) -> None:
     """Fails unless each process raised KeyboardInterrupt, wherever that was."""
     assert {i: e.type_name for i, e in result.errors.items()} == dict.fromkeys(
@@ -91,26 +83,22 @@ def assert_interrupted(result: CellResult) -> None:
     )
 
 
-def press_interrupt() -> None:
-    """What Jupyter does: SIGINT to the notebook's process."""
-    os.kill(os.getpid(), signal.SIGINT)
+def interrupted(
+    session: Session, code: str, processes: int | None = None, **settings: Any
+) -> CellResult:
+    """Interrupts a cell when all have printed; fails unless that ends it, without another word."""
+    sink = OnFirstLine(press_interrupt, processes or session.num_processes)
+    with pytest.raises(CellError) as caught:
+        session.run(code, sink=sink, **settings)
+    assert sink.notices == []
+    assert_interrupted(caught.value.result)
+    return caught.value.result
 
 
-FURTHER = ("subprocess that ignores it", "queue", "lock")
-
-
-@pytest.mark.parametrize(
-    "body", [pytest.param(b, marks=pytest.mark.thorough if b in FURTHER else ()) for b in BODIES]
-)
+@pytest.mark.parametrize("body", BODIES)
 def test_sigint_ends_the_cell_on_every_process(session: Session, body: str) -> None:
     session.run("kept = jnp.arange(3.0)")
-    sink = OnFirstLine(press_interrupt, session.num_processes)
-    with pytest.raises(CellError) as caught:
-        session.run(BODIES[body] + ("" if body != "loop" else "\n"), sink=sink)
-    errors = caught.value.result.errors
-    assert sorted(errors) == list(range(session.num_processes))
-    assert {e.type_name for e in errors.values()} == {"KeyboardInterrupt"}
-    assert sink.notices == []
+    interrupted(session, BODIES[body])
     assert session.state == "ready"
     assert session.run("float(kept.sum())").value == 3.0
     assert_usable(session)
@@ -119,14 +107,7 @@ def test_sigint_ends_the_cell_on_every_process(session: Session, body: str) -> N
 @pytest.mark.thorough
 def test_what_a_command_has_put_into_the_background_ends_with_it(session: Session) -> None:
     """The shell ends by SIGINT, and what it has started ignores that."""
-    sink = OnFirstLine(press_interrupt, 1)
-    result = session.run(
-        "!sleep 1000 & echo $!; wait",
-        ranks=[1],
-        sink=sink,
-        raise_on_error=False,
-    )
-    assert_interrupted(result)
+    result = interrupted(session, "!sleep 1000 & echo $!; wait", 1, ranks=[1])
     pid = int(result.per_process[1].stdout)
     assert not still_running(each for each in psutil.process_iter() if each.pid == pid)
 
@@ -135,10 +116,7 @@ def test_what_a_command_has_put_into_the_background_ends_with_it(session: Sessio
     "code",
     [
         "v=!cat {}",
-        "%%bash\ncat {}",
-        "os.popen('cat {}').read()",
         "os.system('cat {}')",
-        "subprocess.run(['cat', '{}'])",
         "subprocess.Popen(['cat', '{}']); step()",
         "p = await asyncio.create_subprocess_exec('cat', '{}'); await p.wait()",
     ],
@@ -171,16 +149,14 @@ def test_programs_that_a_cell_has_started_are_interrupted_too(
     assert_usable(session)
 
 
-@pytest.mark.parametrize("late", [0, 3])
-def test_who_begins_late_is_interrupted_too(session: Session, late: int) -> None:
+def test_who_begins_late_is_interrupted_too(session: Session) -> None:
     """A process outside cells ignores SIGINT: one press must do for it as well."""
-    process = psutil.Process(session.processes[late].pid)
-    other = (late + 1) % 4
+    process = psutil.Process(session.processes[0].pid)
     process.suspend()
 
     def press_and_wake() -> None:
         press_interrupt()
-        while session.where([other])[other].in_cell is not None:
+        while session.where([1])[1].in_cell is not None:
             threading.Event().wait(0.02)
         process.resume()
 
@@ -188,8 +164,7 @@ def test_who_begins_late_is_interrupted_too(session: Session, late: int) -> None
     sink = OnFirstLine(waker.start, 3)
     with pytest.raises(CellError) as caught:
         session.run(BODIES["sleep"], sink=sink)
-    assert {e.type_name for e in caught.value.result.errors.values()} == {"KeyboardInterrupt"}
-    assert len(caught.value.result.errors) == 4
+    assert_interrupted(caught.value.result)
     waker.join()
     assert_usable(session)
 
@@ -227,11 +202,7 @@ def test_who_misses_it_just_before_it_begins_is_interrupted_too(
 
     monkeypatch.setattr(reach, "interrupt_in_lockstep", interrupt_and_begin)
     monkeypatch.setattr(reach, "where", where_slowly)
-    sink = OnFirstLine(press_interrupt, 3)
-    with pytest.raises(CellError) as caught:
-        session.run(BODIES["sleep"], sink=sink)
-    assert_interrupted(caught.value.result)
-    assert sink.notices == []
+    interrupted(session, BODIES["sleep"], 3)
     os.close(opened[0])
     assert_usable(session)
 
@@ -260,32 +231,22 @@ def test_sigint_on_the_way_out_of_a_cell_that_awaits_ends_no_process(session: Se
     assert_usable(session)
 
 
-IGNORES = {
-    "a collection's callback": (
-        "def callback(*_):\n    gc.callbacks.remove(callback); print('in'); time.sleep(1000)\n"
-        "gc.callbacks.append(callback); gc.collect()"
-    ),
-    "a destructor": (
-        "class Thing:\n    def __del__(self): print('in'); time.sleep(1000)\n"
-        "Thing()"
-    ),
-}  # fmt: skip
+IGNORES = """
+import time
+class Thing:
+    def __del__(self): print('in'); time.sleep(1000)
+Thing()
+while True: pass
+"""
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("kind", IGNORES)
 def test_an_interrupt_that_python_ignores_strikes_what_goes_on(
-    session: Session, monkeypatch: pytest.MonkeyPatch, kind: str
+    session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """JAX has a callback of its own for collections, which any loop may be in."""
     monkeypatch.setattr(interrupts_and_timeouts, "CAUGHT_SECONDS", 3600.0)
     monkeypatch.setattr(interrupts_and_timeouts, "INTERRUPT_GRACE_SECONDS", 3600.0)
-    sink = OnFirstLine(press_interrupt, session.num_processes)
-    with pytest.raises(CellError) as caught:
-        session.run(f"import gc, time\n{IGNORES[kind]}\nwhile True: pass", sink=sink)
-    assert sink.notices == []
-    assert_interrupted(caught.value.result)
-    assert caught.value.result.stderr == ""
+    assert interrupted(session, IGNORES).stderr == ""
     assert_usable(session)
 
 
@@ -294,16 +255,10 @@ def test_an_interrupt_in_jaxs_own_callback_strikes_at_once(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Most of this loop's time is JAX's: it was printed there."""
-    monkeypatch.setattr(
-        interrupts_and_timeouts, "AGAIN_SECONDS", 3600.0
-    )  # after which it is sent again
+    monkeypatch.setattr(interrupts_and_timeouts, "AGAIN_SECONDS", 3600.0)  # it is sent once
     code = "import gc\nprint('in')\nwhile True: gc.collect(0)"
     for _ in range(10):
-        sink = OnFirstLine(press_interrupt, session.num_processes)
-        with pytest.raises(CellError) as caught:
-            session.run(code, sink=sink)
-        assert_interrupted(caught.value.result)
-        assert caught.value.result.stderr == ""
+        assert interrupted(session, code).stderr == ""
     assert_usable(session)
 
 
@@ -314,14 +269,7 @@ def test_what_else_python_ignores_is_printed(session: Session) -> None:
         assert each.stderr.startswith("Exception ignored in: <function Thing.__del__")
 
 
-@pytest.mark.parametrize(
-    "gap_seconds",
-    [
-        0.0,
-        pytest.param(0.02, marks=pytest.mark.timing),
-        pytest.param(0.1, marks=pytest.mark.timing),
-    ],
-)
+@pytest.mark.parametrize("gap_seconds", [0.0, pytest.param(0.1, marks=pytest.mark.timing)])
 def test_interrupt_pressed_twice_is_one_interrupt(
     session: Session, tmp_path: Path, gap_seconds: float
 ) -> None:
@@ -346,29 +294,6 @@ def test_interrupt_pressed_twice_is_one_interrupt(
     assert_usable(session)
 
 
-@pytest.mark.thorough
-def test_a_second_sigint_that_reaches_a_process_does_not_hide_the_first(session: Session) -> None:
-    """Straight to the processes, past the notebook's own care."""
-
-    def signal_twice() -> None:
-        for _ in range(2):
-            session._life.cluster.signal(list(range(session.num_processes)), signal.SIGINT)
-
-    sink = OnFirstLine(signal_twice, session.num_processes)
-    with pytest.raises(CellError) as caught:
-        session.run(BODIES["loop"], sink=sink)
-    assert sorted(caught.value.result.errors) == list(range(session.num_processes))
-    assert_usable(session)
-
-
-@pytest.mark.thorough
-def test_an_interrupt_from_another_thread(session: Session) -> None:
-    sink = OnFirstLine(session.interrupt, session.num_processes)
-    with pytest.raises(CellError):
-        session.run(BODIES["sleep"], sink=sink)
-    assert_usable(session)
-
-
 def test_an_interrupt_at_the_very_beginning_of_a_cell(session: Session) -> None:
     """Before it has been sent to any process."""
 
@@ -384,15 +309,6 @@ def test_an_interrupt_at_the_very_beginning_of_a_cell(session: Session) -> None:
     assert_usable(session)
 
 
-@pytest.mark.thorough
-def test_an_interrupt_before_its_turn_runs_nothing(session: Session) -> None:
-    interrupted = threading.Event()
-    interrupted.set()
-    with pytest.raises(KeyboardInterrupt, match="nothing was run"):
-        session.run("ran = 1", interrupted=interrupted)
-    assert session.run("'ran' in globals()").value is False
-
-
 def test_code_that_catches_the_interrupt_may_finish(session: Session) -> None:
     sink = OnFirstLine(press_interrupt, session.num_processes)
     result = session.run(
@@ -405,8 +321,8 @@ def test_code_that_catches_the_interrupt_may_finish(session: Session) -> None:
 
 
 def test_a_timeout_interrupts(session: Session) -> None:
-    with pytest.raises(CellTimeoutError, match=r"time-out of 2 s"):
-        session.run("import time; time.sleep(1000)", timeout=2)
+    with pytest.raises(CellTimeoutError, match=r"time-out of 0.5 s"):
+        session.run("import time; time.sleep(1000)", timeout=0.5)
     assert_usable(session)
 
 
@@ -426,14 +342,6 @@ class PressWhenTold(OnFirstLine):
 SPIN = """
 def spin():
     while True: pass
-"""
-SWALLOWS = f"""{SPIN}
-while True:
-    try:
-        print("in")
-        {{spin}}
-    except {{caught}}:
-        if process_index != 2: raise
 """
 
 
@@ -504,68 +412,20 @@ async def work():
         for k in range(3):
             time.sleep(0.1)
         saved.append(process_index)
-async def works():
-    try:
-        print("in")
-        await asyncio.sleep(1000)
-        yield 1
-    finally:
-        await asyncio.sleep(1)
-        saved.append(process_index)
-async def group():
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(work())
 """
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "code",
-    [
-        "await work()",
-        *(
-            pytest.param(code, marks=pytest.mark.timing)
-            for code in (
-                "await asyncio.gather(work())",
-                "await asyncio.create_task(work())",
-                "await group()",
-                "async for _ in works(): pass",
-            )
-        ),
-    ],
-)
+@pytest.mark.timing
+@pytest.mark.parametrize("code", ["await work()", "await asyncio.gather(work())"])
 def test_what_is_awaited_may_clean_up(
     session: Session, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     monkeypatch.setattr(interrupts_and_timeouts, "INTERRUPT_GRACE_SECONDS", 3600.0)
     session.run("import time; saved = []")
     sink = OnFirstLine(press_interrupt, session.num_processes)
-    with pytest.raises(CellError, match=r"KeyboardInterrupt|CancelledError|ExceptionGroup"):
+    with pytest.raises(CellError, match=r"KeyboardInterrupt|CancelledError"):
         session.run(SAVES + code, sink=sink)
-    assert values(session.run("saved")) == {i: [i] for i in range(session.num_processes)}
-    assert_usable(session)
-
-
-@pytest.mark.timing
-def test_where_tells_what_a_cell_awaits(session: Session) -> None:
-    places: list[str] = []
-
-    def look_and_press() -> None:
-        places.extend(line_text(where) for where in session.where().values())
-        press_interrupt()
-
-    sink = OnFirstLine(look_and_press, session.num_processes)
-    with pytest.raises(CellError, match="KeyboardInterrupt"):
-        session.run("import asyncio\nprint('in')\nawait asyncio.sleep(1000)", sink=sink)
-    assert places == ["at line 3: `await asyncio.sleep(1000)`"] * session.num_processes
-
-
-@pytest.mark.timing
-def test_a_time_out_gives_up_who_swallows_interrupts(session: Session) -> None:
-    with pytest.raises(CellTimeoutError, match=r"time-out of 0.2 s.*%spmd_recover"):
-        session.run(SWALLOWS.format(caught="BaseException", spin="spin()"), timeout=0.2)
-    assert session.state == "broken"
-    session.recover()
+    session.run("assert saved == [process_index]")
     assert_usable(session)
 
 
@@ -575,7 +435,7 @@ try:
     spin()
 except KeyboardInterrupt:
     if process_index != 2: raise
-{{then}}
+spin()
 """
 
 
@@ -588,15 +448,13 @@ def test_who_goes_on_elsewhere_is_told_of_and_a_second_interrupt_strikes_that(
     pids = [process.pid for process in session.processes]
     sink = PressWhenTold(press_interrupt)
     with pytest.raises(CellError) as caught:
-        session.run(GOES_ON.format(then="spin()"), sink=sink)
+        session.run(GOES_ON, sink=sink)
     assert_interrupted(caught.value.result)
     assert caught.value.result.errors[2].line == 3  # which line of the others is left to chance
-    assert sink.notices == [
-        "Process 2 caught the interrupt and went on: it is at line 3: `while True: pass`. This may "
-        "end by itself. Interrupt again (earlier ones count once) to interrupt what "
-        "it does now; if that does not end the cell either, it is ended by force, and new "
-        "processes take over the variables."
-    ]
+    (told,) = sink.notices
+    assert told.startswith("Process 2 caught the interrupt and went on: it is at line 3: `while")
+    assert "Interrupt again (earlier ones count once) to interrupt what it does now" in told
+    assert told.endswith("it is ended by force, and new processes take over the variables.")
     assert [process.pid for process in session.processes] == pids
     assert_usable(session)
 
@@ -604,7 +462,7 @@ def test_who_goes_on_elsewhere_is_told_of_and_a_second_interrupt_strikes_that(
 CLEANS_UP = f"""{SPIN}
 try:
     print("in")
-    {{wait}}
+    spin()
 finally:
     open({{gate!r}}).close()
     saved = process_index
@@ -612,9 +470,8 @@ finally:
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("wait", ["spin()", "import time; time.sleep(1000)"], ids=["loop", "sleep"])
 def test_who_cleans_up_after_an_interrupt_may_end_by_itself(
-    session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wait: str
+    session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(interrupts_and_timeouts, "INTERRUPT_GRACE_SECONDS", 3600.0)
     gate = tmp_path / "gate"
@@ -623,21 +480,11 @@ def test_who_cleans_up_after_an_interrupt_may_end_by_itself(
     pids = [process.pid for process in session.processes]
     sink = PressWhenTold(lambda: opened.append(os.open(gate, os.O_RDWR)))
     with pytest.raises(CellError, match="KeyboardInterrupt"):
-        session.run(CLEANS_UP.format(wait=wait, gate=str(gate)), sink=sink)
+        session.run(CLEANS_UP.format(gate=str(gate)), sink=sink)
     os.close(opened[0])
     assert [process.pid for process in session.processes] == pids
-    assert values(session.run("saved")) == {0: 0, 1: 1, 2: 2, 3: 3}
+    session.run("assert saved == process_index")
     assert_usable(session)
-
-
-@pytest.mark.timing
-def test_an_interrupt_of_an_earlier_cell_is_not_taken_for_one_of_this(session: Session) -> None:
-    code = "try:\n    print('in')\n    spin()\nexcept KeyboardInterrupt: pass"
-    session.run(SPIN + code, sink=OnFirstLine(press_interrupt, 4))
-    asked: list[Whereabouts] = []
-    sink = OnFirstLine(lambda: asked.extend(session.where().values()), 4)
-    session.run("print('in')\nimport time; time.sleep(0.2)", sink=sink)
-    assert [where.interrupted_seconds for where in asked] == [None] * 4
 
 
 TRAINING = """
@@ -645,15 +492,12 @@ mesh = jax.make_mesh((jax.device_count(),), ("data",))
 whole = NamedSharding(mesh, P())
 step = jax.jit(lambda w, k: (jnp.tanh(w @ w), k + 1))
 w, k = jax.jit(lambda: (jnp.eye(256), jnp.zeros((), int)), out_shardings=whole)()
-total = jax.jit(lambda x: jax.shard_map(lambda a: jax.lax.psum(a, "data"), mesh=mesh, in_specs=P(),
-                                        out_specs=P(), check_vma=False)(x))
 """
 
-LOOPS = {
-    "dispatches only": "w, k = step(w, k)",
-    "process 0 reads": "w, k = step(w, k)\n    if process_index == 0: int(k)",
-    "each of another length": "w, k = step(w, k)\n    time.sleep(0.002 * process_index)",
-}
+LOOPS = (
+    "w, k = step(w, k)\n    if process_index == 0: int(k)",
+    "w, k = step(w, k)\n    time.sleep(0.002 * process_index)",
+)
 
 
 def test_processes_stop_at_the_same_dispatch(make_session: Callable[..., Session]) -> None:
@@ -661,7 +505,7 @@ def test_processes_stop_at_the_same_dispatch(make_session: Callable[..., Session
     session = make_session(4, devices_per_process=2)
     session.run(TRAINING)
     before = 0
-    for body in LOOPS.values():
+    for body in LOOPS:
         loop = f"import time\nfor i in range(10**6):\n    {body}\n    if i == 20: print('in')"
         sink = OnFirstLine(press_interrupt, 4)
         with pytest.raises(CellError) as caught:

@@ -29,14 +29,8 @@ gathered = jax.jit(lambda a: a, out_shardings=everywhere)
 
 PROGRAMS = {
     "other shapes": "mean = jax.jit(jnp.mean)(spread(block))",
-    "a shape that decides": "if len(block) < 4:\n    whole = gathered(x)\nfloat(total(x))",
-    "one batch more": "for batch in np.ones((5 - me, 1, 2), np.float32):\n    total(spread(batch))",
-    "sets in another order": "for k in [1, 2] if me else [2, 1]:\n"
-    "    float(total(spread(np.ones((1, k), np.float32))))",
     "another array": "a, b = spread(np.ones(2)), spread(np.zeros(2))\ntotal(a if me else b)",
     "a typo": "for step in range(5):\n    y = total(x)\n    if me == 1 and step == 3: print(stpe)",
-    "another constant": "factor = 4 if me else 3\njax.jit(lambda a: (a * factor).sum())(x)",
-    "another scalar": "jax.jit(lambda a, b: a * b)(x, 1.0 if me else 0.0)",
     "another replica": "odd = copies(np.full(3, me, np.float32))\ntotal(odd)",
     "values of others": "np.asarray(x)",
     "devices in another order": "other = jax.sharding.Mesh(jax.devices()[::-1], ('d',))\n"

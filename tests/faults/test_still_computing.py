@@ -64,7 +64,6 @@ class OnWaitsOrLines(OnWaits):
 
 VALUES = {
     "of several processes": "turning(x)",
-    "in a container": "{'a': [turning(x), 1]}",
     "equal on all": "y = blocked(x)\ny",
     "described, not formatted": "import dataclasses\n"
     "@dataclasses.dataclass\n"
@@ -72,18 +71,11 @@ VALUES = {
     "    a: object\n"
     "    def __repr__(self): return 'a pair'\n"
     "Pair(blocked(x))",
-    "with nothing to show": "blocked(x);",
     "waited for by the user, and held by nobody": "turning(x).block_until_ready()",
 }
 
 
-THOROUGH = {"in a container", "with nothing to show"}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.thorough] if n in THOROUGH else []) for n in VALUES],
-)
+@pytest.mark.parametrize("name", VALUES)
 def test_a_time_out_ends_a_cell_whose_value_does_not_come(group: Session, name: str) -> None:
     with pytest.raises(CellTimeoutError, match=r"Still computing: `jit\(.*`%spmd_recover`"):
         group.run(VALUES[name], timeout=0.5)

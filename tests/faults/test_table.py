@@ -87,20 +87,9 @@ class Group:
                     found.add(child.pid)
         return found
 
-    def _described(self) -> list[str]:
-        described = []
-        for pid in self._family():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                described.append(" ".join(psutil.Process(pid).cmdline())[:80])
-        return described
-
     def assert_nothing_left(self) -> None:
         """Fails if there is anything but what a fresh group has; processes may take a moment."""
-        try:
-            until(lambda: len(self._family()) == self._size, f"there were {self._size} processes")
-        except AssertionError as error:
-            error.add_note(f"There are {self._described()}")
-            raise
+        until(lambda: len(self._family()) == self._size, f"there were {self._size} processes")
         known = self._fresh.processes | self._family()  # those of other groups too
         assert_nothing_left(replace(self._fresh, processes=known))
 

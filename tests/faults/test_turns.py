@@ -10,7 +10,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import psutil
 import pytest
 
 from jaxnb.arrays.moving import request_for
@@ -23,7 +22,7 @@ from jaxnb.errors import (
 )
 from jaxnb.session import Session
 from jaxnb.wire import client, messages
-from support.fixtures import PATIENT_SECONDS, assert_usable, still_running, until
+from support.fixtures import PATIENT_SECONDS, assert_usable, until
 
 ENDLESS = "import time\nprint('in')\nwhile True: time.sleep(0.01)"
 
@@ -132,37 +131,6 @@ def test_close_ends_a_running_and_a_waiting_cell(
         for future in (running, waiting):
             with pytest.raises(SessionClosedError):
                 future.result(PATIENT_SECONDS)
-
-
-@pytest.mark.thorough
-def test_an_interrupt_during_close_comes_after_it(make_session: Callable[..., Session]) -> None:
-    group = make_session(2)
-    processes = [psutil.Process(p.pid) for p in group.processes]
-    original = group._life.cluster.close
-
-    def close_and_interrupt() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        original()
-
-    group._life.cluster.close = close_and_interrupt  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        group.close()
-    assert group.state == "closed"
-    assert still_running(processes) == []
-
-
-@pytest.mark.timing
-def test_statistics_do_not_wait_for_a_running_cell(
-    session: Session, beside: Callable[..., Any]
-) -> None:
-    running = beside(session, ranks=[1])
-    rows = session.stats()
-    assert {row.device.process_index for row in rows} == {
-        p.process_index for p in session.processes
-    }
-    assert all(row.note == "" and row.bytes_in_use is not None for row in rows)
-    session.interrupt()
-    assert isinstance(running.exception(PATIENT_SECONDS), CellError)
 
 
 @pytest.mark.timing

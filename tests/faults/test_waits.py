@@ -24,6 +24,7 @@ from jaxnb.session import Session, panel
 from support import faults as shared
 from support.faults import cleared, show_waits_soon
 from support.fixtures import assert_usable
+from support.transfers import press_interrupt
 
 PROCESSES = 3
 
@@ -46,16 +47,6 @@ assert np.concatenate([s.data for s in x.addressable_shards]).tolist() == [
     v for s in x.addressable_shards for v in range(s.index[0].start, s.index[0].stop)]
 assert float(f(x)) == n * (2 * n - 1)
 """
-
-# The table of faults has the other waits, with one device each.
-BLOCKED = {
-    "fast path": (1, "float(f(x))"),
-    "block_until_ready": (1, "f(x).block_until_ready()"),
-    "two devices": (2, "float(f(x))"),
-    "first compile, two devices": (2, "float(jax.jit(lambda a: (a * 3).sum())(x))"),
-    "a key": (1, "from jax._src.distributed import global_state as g\n"
-              "    g.client.blocking_key_value_get('nobody', 600_000)"),
-}  # fmt: skip
 
 
 class Notices(SaysWaits, NoSink):
@@ -122,11 +113,6 @@ def types_of(result: CellResult) -> dict[int, str]:
     return {i: e.type_name for i, e in result.errors.items()}
 
 
-def press_interrupt() -> None:
-    """What Jupyter does: SIGINT to the notebook's process."""
-    os.kill(os.getpid(), signal.SIGINT)
-
-
 def ended_by_force(session: Session, code: str, **settings: object) -> tuple[CellResult, list[str]]:
     """Runs a cell that two interrupts end; returns its result and what was said."""
     sink = Presses()
@@ -151,27 +137,12 @@ def test_left_behind_by_one_that_raised(group: Session) -> None:
     assert_kept(group)
 
 
-@pytest.mark.thorough
-def test_left_behind_by_those_that_were_not_asked(group: Session) -> None:
-    result, (shown, *_) = ended_by_force(group, "float(f(x))", ranks=[0, 2])
-    assert "Process 1 has not been asked to run the cell. This may be normal" in shown
-    assert types_of(result) == {0: "NoAnswer", 2: "NoAnswer"}
-    assert_kept(group)
-
-
-@pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=pytest.mark.timing if k != "fast path" else ()) for k in BLOCKED]
-)
-def test_two_interrupts_end_every_kind_of_wait(
-    group: Session, make_session: Callable[..., Session], kind: str
-) -> None:
-    devices, code = BLOCKED[kind]
-    session = group
-    if devices != 1:
-        session = make_session(PROCESSES, devices_per_process=devices, check="off")
-        session.run(SETUP)
-    otherwise = "import time; time.sleep(1000)"
-    cell = f"if process_index != 2:\n    {code}\nelse:\n    {otherwise}"
+@pytest.mark.timing
+def test_two_interrupts_end_a_wait_on_two_devices(make_session: Callable[..., Session]) -> None:
+    """The table of faults has all other waits, with one device each."""
+    session = make_session(PROCESSES, devices_per_process=2, check="off")
+    session.run(SETUP)
+    cell = "if process_index != 2: float(f(x))\nelse: time.sleep(1000)"
     result, notices = ended_by_force(session, cell)
     assert types_of(result)[2] == "KeyboardInterrupt"
     assert notices[-1].startswith("New processes in")
@@ -234,104 +205,6 @@ def test_who_reads_what_others_have_dispatched_and_left_is_let_read(
     assert_kept(session)
 
 
-LONG = {
-    "sleep": "time.sleep(2); value = 1",
-    "NumPy": "t = time.monotonic()\nwhile time.monotonic() < t + 2: np.ones((200, 200)) @ "
-    "np.ones((200, 200))\nvalue = 1",
-    "jitted": "spin = jax.jit(lambda a: jax.lax.fori_loop(0, 40, lambda i, a: a @ a / 300, a))\n"
-    "t = time.monotonic()\n"
-    "while time.monotonic() < t + 2: value = int(spin(jnp.ones((300, 300)))[0, 0] > 0)",
-    "one long call": "spin = jax.jit(lambda a, n: jax.lax.fori_loop(\n"
-    "    0, n, lambda i, a: a @ a / 300, a))\na = jnp.ones((300, 300))\n"
-    "spin(a, 1).block_until_ready()\n"
-    "t = time.monotonic(); spin(a, 50).block_until_ready()\n"
-    "value = int(spin(a, int(150 / (time.monotonic() - t)))[0, 0] > 0)",
-    "subprocess": "import subprocess; value = int(subprocess.run(\n"
-    "    'sleep 2; echo 1', shell=True, capture_output=True).stdout)",
-    "queue": "import queue\nq = queue.Queue()\nthreading.Timer(2, q.put, [1]).start()\n"
-    "value = q.get()",
-    "join": "t = threading.Timer(2, print); t.start(); t.join(); value = 1",
-    "FIFO": "import os, tempfile\n"
-    "path = os.path.join(tempfile.mkdtemp(), 'fifo')\nos.mkfifo(path)\n"
-    "def write():\n    with open(path, 'w') as pipe: time.sleep(2); pipe.write('1')\n"
-    "threading.Thread(target=write).start()\n"
-    "with open(path) as pipe: value = int(pipe.read())",
-    "await": "import asyncio; await asyncio.sleep(2); value = 1",
-    "callback of a computation": "def read(a):\n    time.sleep(2); return a\n"
-    "value = int(jax.jit(lambda a: jax.pure_callback(read, a, a))(jnp.ones(())))",
-    "callback with an effect": "from jax.experimental import io_callback\n"
-    "def read(a):\n    time.sleep(2); return a\n"
-    "value = int(jax.jit(lambda a: io_callback(read, a, a))(jnp.ones(())).block_until_ready())",
-    "callback for its effect alone": "def read(a): time.sleep(2)\n"
-    "jax.jit(lambda a: jax.debug.callback(read, a))(jnp.ones(()))\n"
-    "jax.effects_barrier(); value = 1",
-    "compilation": "t = time.monotonic(); k = 0\n"
-    "while time.monotonic() < t + 2:\n"
-    "    k += 1; jax.jit(lambda a, k=k: sum(a * j for j in range(100 + k))).lower(1.0).compile()\n"
-    "value = 1",
-}
-
-
-CALLED_BACK = """
-import jax.experimental, threading
-def read(a):
-    assert threading.current_thread() is not threading.main_thread()
-    time.sleep(2)
-    return a
-own = jax.sharding.Mesh(np.array(jax.local_devices()), "o")
-def by_callback(how):
-    return jax.jit(jax.shard_map(how, mesh=own, in_specs=P("o"), out_specs=P("o")))
-value = jax.device_put(np.ones(2), NamedSharding(own, P("o")))
-"""
-WAYS_BACK = {
-    "pure": "lambda a: jax.pure_callback(read, a, a)",
-    "with an effect": "lambda a: jax.experimental.io_callback(read, a, a)",
-}
-
-
-@pytest.mark.timing
-def test_who_is_called_back_for_long_is_shown(
-    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """It may wait for ever: JAX's own calls do, in a callback."""
-    path = tmp_path / "both are shown"
-
-    class UntilShown(Panels):
-        def waits(self, waits: Waits) -> None:
-            super().waits(waits)
-            if (1, 2) in [each.processes for each in waits.places]:
-                path.touch()
-
-    monkeypatch.setattr(panel, "LOOK_SECONDS", 0.2)
-    monkeypatch.setattr(panel, "WAIT_SECONDS", 0.6)
-    session = make_session(PROCESSES, devices_per_process=2, check="off")
-    session.run(SETUP + CALLED_BACK)
-    session.run(
-        "import pathlib\ndef read(a):\n"
-        f"    while not pathlib.Path({str(path)!r}).exists(): time.sleep(0.01)\n"
-        "    return a"
-    )
-    sink = UntilShown(lambda: None)
-    code = f"if process_index:\n    value = by_callback({WAYS_BACK['pure']})(value)\n"
-    assert session.run(f"{code}np.asarray(value).tolist()", sink=sink).value == [1, 1]
-    assert path.exists()
-    assert {panel.reason for panel in sink.panels} == {""}
-    assert sink.panels[-1].has_ended
-    assert_kept(session)
-
-
-@pytest.mark.timing
-@pytest.mark.parametrize("kind", LONG)
-def test_who_does_something_else_is_not_said_to_wait_in_vain(group: Session, kind: str) -> None:
-    sink = Notices()
-    code = LONG[kind].replace("\n", "\n    ")
-    result = group.run(f"value = 1\nif process_index:\n    {code}\nvalue", sink=sink)
-    assert result.value == 1
-    assert max(r.seconds for r in result.per_process.values()) > 1.5
-    assert all("This may be normal" in text for text in sink.notices)
-    assert_kept(group)
-
-
 WAIT = """
 if process_index == 0:
     mh.process_allgather(np.ones(3))
@@ -373,32 +246,6 @@ def test_without_a_sink_what_would_be_silent_is_said_on_standard_error(
     err = capsys.readouterr().err
     assert "jaxnb: Process 0 has been at line 3: `mh.process_allgather(np.ones(3))` for " in err
     assert "jaxnb: New processes in" in err
-    assert_kept(group)
-
-
-OPENED = """
-from jax._src import distributed
-client = distributed.global_state.client
-def release():
-    open({path!r} + str(process_index)).close()
-    client.key_value_set(f"go {{process_index}}", "on")
-threading.Thread(target=release).start()
-client.blocking_key_value_get(f"go {{process_index}}", 60_000)"""
-
-
-@pytest.mark.timing
-def test_that_they_have_gone_on_is_shown(group: Session, tmp_path: Path) -> None:
-    paths = [tmp_path / f"gate{i}" for i in range(PROCESSES)]
-    for path in paths:
-        os.mkfifo(path)
-    opened: list[int] = []
-    sink = Panels(lambda: opened.extend(os.open(path, os.O_RDWR) for path in paths))
-    code = OPENED.format(path=str(tmp_path / "gate"))
-    assert group.run(code, sink=sink).value == "on"
-    for each in opened:
-        os.close(each)
-    assert [each.has_ended for each in sink.panels].count(True) == 1
-    assert sink.panels[-1].has_ended
     assert_kept(group)
 
 
@@ -487,4 +334,4 @@ def test_a_cell_that_shows_nothing_is_seen_to_be_at_work(
     assert [i for each in shown[-1].places for i in each.processes] == [0, 1, 2]
     assert last.has_ended
     assert waits_text(last) == ""
-    assert last.cause == ""
+    assert check == "strict" or last.cause == ""  # one may just wait for another

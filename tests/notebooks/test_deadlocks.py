@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from notebooks.test_quickstart import Executed as AnyExecuted
+from notebooks.test_quickstart import shown
 from support.kernels import CELL_TIMEOUT_SECONDS, notebook_client, read_notebook
 from support.shown import who_wrote
 
@@ -24,20 +26,12 @@ SETS = "wrong = {"
 LAST_BATCH = "for batch in my_batches:\n"
 
 
-class Executed:
+class Executed(AnyExecuted):
     """The notebook's code cells after its run."""
 
-    def __init__(self, cells: list[Any]) -> None:
-        self.cells = cells
-
-    def cell(self, fragment: str) -> Any:
-        """The one code cell whose source has the fragment."""
-        (found,) = [cell for cell in self.cells if fragment in cell.source]
-        return found
-
     def lines(self, fragment: str) -> list[str]:
-        """What that cell shows, as lines of plain text."""
-        return shown(self.cell(fragment)).splitlines()
+        """What the one cell with that fragment shows, as lines of plain text."""
+        return self.text(fragment).splitlines()
 
     def error(self, fragment: str) -> tuple[str, str]:
         """That cell's error: its kind, and all of its text."""
@@ -51,21 +45,6 @@ class Executed:
         return self.cells[self.cells.index(self.cell(fragment)) + 1]
 
 
-def shown(cell: Any) -> str:
-    """Streams and the plain text of everything displayed, in order."""
-    parts = []
-    for output in cell.outputs:
-        if output.output_type == "stream":
-            parts.append(output.text)
-        elif output.output_type != "error":
-            parts.append(output.data.get("text/plain", "") + "\n")
-    return "".join(parts)
-
-
-def code_cells(notebook: Any) -> list[Any]:
-    return [cell for cell in notebook.cells if cell.cell_type == "code"]
-
-
 @pytest.fixture(scope="module")
 def executed() -> Executed:
     """The notebook, executed by nbclient in a kernel of its own."""
@@ -77,13 +56,7 @@ def executed() -> Executed:
         coalesce_streams=True,
     )
     client.execute()
-    return Executed(code_cells(notebook))
-
-
-def test_is_stored_without_outputs() -> None:
-    notebook = read_notebook(NOTEBOOK)
-    assert notebook.metadata.kernelspec.name == "python3"
-    assert all(c.outputs == [] and c.execution_count is None for c in code_cells(notebook))
+    return Executed([cell for cell in notebook.cells if cell.cell_type == "code"])
 
 
 def test_cells_fail_that_are_meant_to_and_no_others(executed: Executed) -> None:

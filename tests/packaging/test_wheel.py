@@ -91,29 +91,6 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     assert not {name.partition("/")[0] for name in names - in_wheel} & {"tests", "benchmarks"}
 
 
-FROM_PYTHON = """
-import os
-import jaxnb
-
-with jaxnb.start(num_processes=4, platform="cpu") as session:
-    assert session.state == "ready"
-    assert len({process.pid for process in session.processes} - {os.getpid()}) == 4
-    result = session.run("print('hello'); jax.device_count()")
-    print(result.value, repr(result.stdout))
-print(session.state)
-"""
-
-
-def test_four_processes_start_from_python(python: Path, tmp_path: Path) -> None:
-    script = tmp_path / "from_python.py"
-    script.write_text(FROM_PYTHON)
-    done = run([python, script], cwd=tmp_path)
-    first, last = done.stdout.splitlines()
-    assert first.startswith("4 ")
-    assert "hello" in first
-    assert last == "closed"
-
-
 FROM_IPYTHON = """
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output

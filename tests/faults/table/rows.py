@@ -6,9 +6,11 @@ What spans it, what has no meaning, the rows, and which of them ``make test`` pl
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 SHAPE = "JAXNB_TABLE_SHAPE"
 
@@ -56,34 +58,25 @@ def index_of(which: str) -> int:
     return {"0": 0, "last": PROCESSES - 1}[which]
 
 
-def _places(when: str, kinds: tuple[str, ...], prefix: str = "") -> list[tuple[str, str]]:
-    return [(when, f"{prefix}{kind}") for kind in kinds]
-
-
 _ONE_WAIT = "a wait for other processes, as `deadlock: collective`"
 _SILENT = "silent to the notebook, as `loop`"
 
-NO_ROW: dict[tuple[str, str], str] = {
-    **dict.fromkeys(_places("starting", DEADLOCKS, "deadlock: "), _SILENT),
-    **dict.fromkeys(_places("starting", MISMATCHES, "mismatch: "), "no code of the user's runs"),
-    **dict.fromkeys(_places("idle", DEADLOCKS, "deadlock: "), "nobody waits for an idle process"),
-    **dict.fromkeys(_places("idle", MISMATCHES, "mismatch: "), "nothing is dispatched"),
-    **dict.fromkeys(
-        _places("Python", MISMATCHES, "mismatch: "), "what differs is dispatched: see `collective`"
-    ),
-    **dict.fromkeys(_places("pull", WAITS_IN_JAX[1:], "deadlock: "), _ONE_WAIT),
-    **dict.fromkeys(
-        _places("pull", COMPUTATIONS, "mismatch: "), "what differs is dispatched: see `collective`"
-    ),
-    **dict.fromkeys(_places("push", WAITS_IN_JAX[1:], "deadlock: "), _ONE_WAIT),
-    **dict.fromkeys(
-        _places("push", MISMATCHES, "mismatch: "), "the notebook gives all processes one value"
-    ),
-    **dict.fromkeys(_places("re-forming", DEADLOCKS, "deadlock: "), _SILENT),
-    **dict.fromkeys(
-        _places("re-forming", COMPUTATIONS, "mismatch: "), "nothing of the user's is dispatched"
-    ),
-}
+_SEE = "what differs is dispatched: see `collective`"
+_NO_ROW = (
+    ("starting", "deadlock", DEADLOCKS, _SILENT),
+    ("starting", "mismatch", MISMATCHES, "no code of the user's runs"),
+    ("idle", "deadlock", DEADLOCKS, "nobody waits for an idle process"),
+    ("idle", "mismatch", MISMATCHES, "nothing is dispatched"),
+    ("Python", "mismatch", MISMATCHES, _SEE),
+    ("pull", "deadlock", WAITS_IN_JAX[1:], _ONE_WAIT),
+    ("pull", "mismatch", COMPUTATIONS, _SEE),
+    ("push", "deadlock", WAITS_IN_JAX[1:], _ONE_WAIT),
+    ("push", "mismatch", MISMATCHES, "the notebook gives all processes one value"),
+    ("re-forming", "deadlock", DEADLOCKS, _SILENT),
+    ("re-forming", "mismatch", COMPUTATIONS, "nothing of the user's is dispatched"),
+)
+
+NO_ROW = {(when, f"{how}: {kind}"): why for when, how, kinds, why in _NO_ROW for kind in kinds}
 """When and how, to why there is no row for either process."""
 
 
@@ -432,19 +425,26 @@ def keys(row: Row) -> Iterator[Hashable]:
         return
     yield "how", row.how
     yield "which", row.when, row.which
-    for name in row.names:
-        yield "names", name
+    yield "raises", row.when, row.raises, row.then
+    yield from words(" ".join(row.names))
 
 
-def in_the_gate() -> list[Row]:
-    """Returns the rows that ``make test`` plays: always the same, which have all keys.
+def words(message: str) -> set[str]:
+    """Returns the words of a message, or of a pattern of one; not the names of the user's."""
+    plain = re.sub(r"`[^`]*`|\{\w+\}|\(\?s\)|\\[a-zA-Z]", " ", message)
+    return set(re.findall(r"[A-Za-z]{3,}", plain))
 
-    Each time it takes the first row with most of the keys that are still missing.
-    """
-    keys_of = {row: set(keys(row)) for row in ROWS if has_meaning(row)}
+
+def covering(keys_of: dict[Any, set[Hashable]]) -> list[Any]:
+    """Returns what has all keys together: each time the first with most of those still missing."""
     missing = set().union(*keys_of.values())
     chosen = []
     while missing:
-        chosen.append(max(keys_of, key=lambda row: len(keys_of[row] & missing)))
+        chosen.append(max(keys_of, key=lambda each: len(keys_of[each] & missing)))
         missing -= keys_of[chosen[-1]]
     return chosen
+
+
+def in_the_gate() -> list[Row]:
+    """Returns the rows that ``make test`` plays: always the same, which have all keys."""
+    return covering({row: set(keys(row)) for row in ROWS if has_meaning(row)})
