@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jaxnb.cells.card_cell import BACKGROUND_INTERRUPT
 from jaxnb.cells.merge_output import LineLimiter, MergedLine
 from jaxnb.cells.result import CellResult
+from jaxnb.cells.sinks import NoSink
 from jaxnb.display.card import NOTHING, Card, stacked
 from jaxnb.errors import CellError, JaxnbError, UsageError
 from jaxnb.labels import Outputs
@@ -24,7 +25,7 @@ LINES_SHOWN = 200
 """How many of the last lines of its output the card of a background cell shows."""
 
 
-class CardView:
+class CardView(NoSink):
     """Shows a background cell as a card that is updated in place.
 
     Args:
@@ -58,9 +59,6 @@ class CardView:
         """Shows the last lines, and counts those before."""
         self._limiter.feed(lines)
         self._place.offer(self._card)
-
-    def live(self, lines: list[MergedLine]) -> None:
-        """Does nothing: the final state comes as a line."""
 
     def tick(self) -> None:
         """Shows lines that came too soon after others; called a few times a second."""
