@@ -155,26 +155,15 @@ def main() -> int:
     """Runs both passes and returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-m", dest="marks", default="", help="as pytest's -m")
+    counts = [str(n) for n in range(1, 65)]
     parser.add_argument(
-        "-n",
-        dest="workers",
-        default="2",
-        choices=[str(n) for n in range(1, 65)],
-        metavar="N",
-        help="files at a time, 1 at least",
+        "-n", dest="workers", default="2", choices=counts, metavar="N", help="files"
     )
     parser.add_argument("--unsteady", type=Path, default=UNSTEADY, help="where to report them")
     parser.add_argument("paths", nargs="*", default=["tests"])
     chosen = parser.parse_args()
     # A worker that crashed is not replaced: what it had before it could be lost, or wait for ever.
-    once = [
-        "--dist",
-        "loadfile",
-        "--no-loadscope-reorder",
-        "--max-worker-restart=0",
-        "-q",
-        "--durations=20",
-    ]
+    once = ["--dist=loadfile", "--no-loadscope-reorder", "--max-worker-restart=0", "-q"]
     marks = ["-m", chosen.marks] if chosen.marks else []
     _write(chosen.unsteady, [])
     options = ["-n", chosen.workers, "--durations=20", *once, *marks, *chosen.paths]

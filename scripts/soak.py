@@ -219,31 +219,25 @@ def compile_anew(soak: Soak) -> None:
 
 def straggle(soak: Soak) -> None:
     """One process comes late to a collective in which the others wait."""
-    late, seconds = soak.chance.randrange(PROCESSES), soak.seconds(0.1, 6)
-    how = soak.chance.choice(
-        [f"time.sleep({seconds})", f"subprocess.run(['sleep', '{seconds}'])", _loop(seconds)]
-    )
+    late, how = soak.chance.randrange(PROCESSES), soak.chance.choice(_delays(soak.seconds(0.1, 6)))
     soak.value(f"if process_index == {late}:\n    {how}\nfloat(total(x))", soak.sum_of_x)
-
-
-def _loop(seconds: float) -> str:
-    return f"end = time.monotonic() + {seconds}\n    while time.monotonic() < end: pass"
 
 
 def leave_early(soak: Soak) -> None:
     """Some are through at once; the others go on with something of their own for a while."""
-    seconds = soak.seconds(0.1, 6)
-    how = soak.chance.choice(
-        [
-            f"time.sleep({seconds})",
-            f"subprocess.run(['sleep', '{seconds}'])",
-            _loop(seconds),
-            f"t = threading.Timer({seconds}, int); t.start(); t.join(); del t",
-            f"own = jnp.full((300, 300), 1 / 300); end = time.monotonic() + {seconds}\n"
-            "    while time.monotonic() < end: own = own @ own",
-        ]
-    )
+    how = soak.chance.choice(_delays(soak.seconds(0.1, 6)))
     soak.value(f"if process_index in {soak.some()}:\n    {how}\n'through'", "through")
+
+
+def _delays(seconds: float) -> list[str]:
+    until = f"end = time.monotonic() + {seconds}\n    while time.monotonic() < end:"
+    return [
+        f"time.sleep({seconds})",
+        f"subprocess.run(['sleep', '{seconds}'])",
+        f"{until} pass",
+        f"t = threading.Timer({seconds}, int); t.start(); t.join(); del t",
+        f"own = jnp.full((300, 300), 1 / 300); {until} own = own @ own",
+    ]
 
 
 def read_data(soak: Soak) -> None:
@@ -457,9 +451,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=None, help="any by default")
-    parser.add_argument(
-        "--lockstep", type=int, metavar="GROUPS", help="measure how surely cells that diverge end"
-    )
+    parser.add_argument("--lockstep", type=int, help="groups to measure how surely cells end in")
     arguments = parser.parse_args()
     if arguments.lockstep:
         from lockstep_rate import measure

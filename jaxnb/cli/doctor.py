@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import platform
 import resource
 import shutil
-import socket
 import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
@@ -36,7 +34,6 @@ Level = Literal["ok", "warning", "error"]
 LEAST_SHM_BYTES = 256 << 20
 LEAST_FILES = 1024
 LEAST_TASKS = 512
-TRIED_PORTS = 64
 PSUM_PROCESSES = 2
 
 
@@ -89,20 +86,6 @@ def _versions() -> Iterator[Finding]:
         yield Finding("warning", "nvidia-smi is there, but no GPU can be used", fix)
     else:
         yield Finding("ok", "no GPU: processes use the CPU")
-
-
-def _ports() -> Iterator[Finding]:
-    """Takes as many ports at once as a group of eight needs, and gives them back."""
-    with ExitStack() as taken:
-        for count in range(TRIED_PORTS):
-            try:
-                taken.enter_context(socket.create_server(("127.0.0.1", 0)))
-            except OSError as error:
-                is_limit = error.errno == errno.EMFILE
-                text = f"only {count} of {TRIED_PORTS} ports could be taken: {error.strerror}"
-                yield Finding("error", text, _more_files() if is_limit else "ss -tan | wc -l")
-                return
-    yield Finding("ok", f"{TRIED_PORTS} free ports taken and given back")
 
 
 def _limits() -> Iterator[Finding]:
@@ -167,7 +150,7 @@ def _start() -> Iterator[Finding]:
         yield Finding("warning", note, "pip install --upgrade jaxnb")
 
 
-CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (_versions, _ports, _limits, _start)
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (_versions, _limits, _start)
 
 
 def doctor(*, as_json: bool) -> int:

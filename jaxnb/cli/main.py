@@ -33,7 +33,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given, own = _split(words, parser.run.values) if words[:1] == ["run"] else (words, [])
     asked = parser.parse_args(given)
     try:
-        return _done(parser, asked, own)
+        match asked.command:
+            case "run":
+                return _run(parser, asked, own)
+            case "doctor":
+                from jaxnb.cli.doctor import doctor
+
+                return doctor(as_json=asked.json)
+            case "clean":
+                from jaxnb.cli.doctor import clean
+
+                return clean(
+                    yes=asked.yes, dry_run=asked.dry_run, compile_cache=asked.compile_cache
+                )
+        parser.print_help()
+        return 2
     except KeyboardInterrupt:  # before there was anything to end
         if asked.command == "run":
             sys.stderr.write("jaxnb: interrupted while the processes were starting\n")
@@ -41,22 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever reads has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
-
-
-def _done(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[str]) -> int:
-    match asked.command:
-        case "run":
-            return _run(parser, asked, own)
-        case "doctor":
-            from jaxnb.cli.doctor import doctor
-
-            return doctor(as_json=asked.json)
-        case "clean":
-            from jaxnb.cli.doctor import clean
-
-            return clean(yes=asked.yes, dry_run=asked.dry_run, compile_cache=asked.compile_cache)
-    parser.print_help()
-    return 2
 
 
 def _open_what_is_closed() -> None:
@@ -152,14 +150,12 @@ def _split(arguments: list[str], values: Mapping[str, int]) -> tuple[list[str], 
         each = arguments[i]
         if each == "--":
             return arguments[:i], arguments[i + 1 :]
-        name = each if each in values else each.partition("=")[0]
-        if name not in values and each[:2] in ("-n", "-m") and len(each) > 2:
-            has_target |= each.startswith("-m")
-            i += 1  # -n4
-            continue
+        name, has_value, _ = each.partition("=")
+        if name not in values and each[:2] in ("-n", "-m"):
+            name, has_value = each[:2], "="  # -n4
         if name in values:
             has_target |= name == "-m"
-            i += 1 if "=" in each else 1 + values[name]
+            i += 1 if has_value else 1 + values[name]
         elif has_target or each.startswith("-"):
             break
         else:
@@ -196,7 +192,15 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
             bare=True,
         )
         if is_notebook:
-            return _run_notebook(parser, asked, own)
+            if own or asked.n or asked.devices_per_process or asked.timeline or asked.json:
+                parser.error(
+                    "a notebook starts its processes itself (`%spmd_start -n 4`) and has no "
+                    "arguments: only --timeout, --output and -p go with it"
+                )
+            from jaxnb.cli.notebooks import run_notebook
+
+            parameters = dict(asked.parameters)
+            return run_notebook(target, asked.output or "", asked.timeout, parameters)
         script = module_of(target, own) if asked.module else script_of(target, own)
         for file in filter(None, (asked.json, asked.timeline)):
             require_writable(file)
@@ -207,24 +211,6 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
     except JaxnbError as error:
         sys.stderr.write(f"jaxnb: {error}\n")
         return 2 if isinstance(error, UsageError) else 1
-    from jaxnb.cli.run import Run, run  # which takes as long as the fork server's imports
+    from jaxnb.cli.run import run  # which takes as long as the fork server's imports
 
-    return run(Run(options, script, asked.timeout, asked.outputs, asked.timeline, asked.json))
-
-
-def _run_notebook(
-    parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[str]
-) -> int:
-    from jaxnb.cli.notebooks import run_notebook
-
-    if own or asked.n or asked.devices_per_process or asked.timeline or asked.json:
-        parser.error(
-            "a notebook starts its processes itself (`%spmd_start -n 4`) and has no arguments: "
-            "only --timeout, --output and -p go with it"
-        )
-    return run_notebook(
-        asked.script,
-        output=asked.output or "",
-        timeout=asked.timeout,
-        parameters=dict(asked.parameters),
-    )
+    return run(options, script, asked)

@@ -19,7 +19,7 @@ from jaxnb.labels import one_line
 
 
 def run_notebook(
-    path: str, *, output: str, timeout: float | None, parameters: Mapping[str, str]
+    path: str, output: str, timeout: float | None, parameters: Mapping[str, str]
 ) -> int:
     """Runs a notebook in a kernel of its own, and saves it with its outputs, whatever happens.
 
@@ -109,10 +109,7 @@ def _read(path: str) -> Any:
 
     try:
         notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-        _ = (
-            notebook["metadata"],
-            [(each["cell_type"], each["source"]) for each in notebook["cells"]],
-        )
+        _ = notebook["metadata"], [(c["cell_type"], c["source"]) for c in notebook["cells"]]
     except Exception as error:  # of many kinds, where it is JSON but not a notebook
         raise UsageError(f"Cannot read the notebook {path!r}: {one_line(repr(error))}") from error
     return notebook

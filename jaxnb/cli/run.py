@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from errno import EPIPE
 from pathlib import Path
 from types import FrameType
@@ -20,63 +20,47 @@ from jaxnb.cells.result import CellResult
 from jaxnb.cli import terminal
 from jaxnb.cli.terminal import Terminal, say
 from jaxnb.errors import CellTimeoutError, JaxnbError, ProcessDiedError, StartError, UsageError
-from jaxnb.labels import Outputs, processes_label
+from jaxnb.labels import processes_label
 from jaxnb.launch.deaths import Death, crash_lines, describe_death
 from jaxnb.model.scripts import Script, begin_script
 from jaxnb.options import StartOptions
 from jaxnb.session import Session
 
 
-@dataclass(slots=True)
-class Run:
-    """A script that is to be run.
-
-    Attributes:
-        options: How the group is started.
-        script: The script.
-        timeout: Seconds that it may run.
-        outputs: Whose lines are shown.
-        timeline: The file to write what each process did.
-        json: The file to write the outcome and the times.
-    """
-
-    options: StartOptions
-    script: Script
-    timeout: float | None = None
-    outputs: Outputs = "merged"
-    timeline: str = ""
-    json: str = ""
-    report: dict[str, Any] = field(default_factory=dict)
-
-
-def run(asked: Run) -> int:
+def run(options: StartOptions, script: Script, asked: argparse.Namespace) -> int:
     """Runs a script on a group of its own, and returns the exit status.
 
     Nothing of the group is left when it returns, nor when this process ends in any other way.
+
+    Args:
+        options: How the group is started.
+        script: The script.
+        asked: The command line: the seconds that it may run (``timeout``), whose lines are shown
+            (``outputs``), and files for what each process did (``timeline``), and for the outcome
+            and the times (``json``).
     """
     started = time.perf_counter()
     status, is_cut = 1, False
-    begin_script(asked.script.name)
+    report: dict[str, Any] = {}
+    begin_script(script.name)
     try:
-        with terminal.installed(), Session(asked.options) as session:
-            asked.report["start_seconds"] = time.perf_counter() - started
+        with terminal.installed(), Session(options) as session:
+            report["start_seconds"] = time.perf_counter() - started
             for note in session.group.notes:
                 say(note)
-            status = _Running(session, asked).wait()
-    except UsageError as error:
+            status = _Running(session, script, asked, report).wait()
+    except (UsageError, StartError, OSError) as error:
         say(str(error))
-        status = 2
-    except (StartError, OSError) as error:
-        say(str(error))
+        status = 2 if isinstance(error, UsageError) else 1
     except terminal.Ended as end:
         status = end.status
         is_cut = True
-        if "start_seconds" not in asked.report:
+        if "start_seconds" not in report:
             say("interrupted while the processes were starting")
         elif status == 128 + signal.SIGINT:
             say("ended by a second Ctrl-C: what ran was not waited for")
-    asked.report |= {"status": status, "seconds": time.perf_counter() - started}
-    if asked.json and not _write(asked.json, json.dumps(asked.report, indent=2)):
+    report |= {"status": status, "seconds": time.perf_counter() - started}
+    if asked.json and not _write(asked.json, json.dumps(report, indent=2)):
         status = status or 1
     if is_cut:  # the thread may wait for ever for whoever reads the output
         os._exit(status)
@@ -86,13 +70,15 @@ def run(asked: Run) -> int:
 class _Running:
     """A script that runs: in a thread, as the main thread is the one that gets signals."""
 
-    def __init__(self, session: Session, asked: Run) -> None:
-        self._session, self._asked, self._script = session, asked, asked.script
+    def __init__(
+        self, session: Session, script: Script, asked: argparse.Namespace, report: dict[str, Any]
+    ) -> None:
+        self._session, self._script, self._asked, self._report = session, script, asked, report
         self._interrupted, self._done = threading.Event(), threading.Event()
         self._struck = 0
         self._broken: OSError | None = None
         self._is_written = True
-        self._outcome: Callable[[], int] = lambda: 1
+        self._outcome: CellResult | JaxnbError | None = None
         self._thread = threading.Thread(target=self._run, name="jaxnb-run", daemon=True)
 
     def wait(self) -> int:
@@ -104,7 +90,7 @@ class _Running:
         self._thread.join()
         if self._broken is not None:
             return _status_of_broken(self._broken)
-        return self._outcome() or int(not self._is_written)
+        return self._ended(self._outcome) or int(not self._is_written)
 
     def _on_sigint(self, number: int, _: FrameType | None) -> None:
         self._struck += 1
@@ -118,23 +104,17 @@ class _Running:
 
     def _run(self) -> None:
         try:
-            sink = Terminal(self._on_broken)
-            result = self._session.run(
+            self._outcome = self._session.run(
                 "",
                 script=self._script,
-                sink=sink,
+                sink=Terminal(self._on_broken),
                 timeout=self._asked.timeout,
                 outputs=self._asked.outputs,
                 interrupted=self._interrupted,
                 raise_on_error=False,
             )
-            self._outcome = lambda: self._ended(result)
-        except CellTimeoutError as error:
-            self._outcome = lambda e=error: self._timed_out(e)  # type: ignore[misc]
-        except ProcessDiedError as error:
-            self._outcome = lambda e=error: self._died(e)  # type: ignore[misc]
         except JaxnbError as error:
-            self._outcome = lambda e=error: self._failed(str(e))  # type: ignore[misc]
+            self._outcome = error
         finally:
             self._write_timeline()
             self._done.set()
@@ -157,8 +137,25 @@ class _Running:
 
     # ---------------------------------------------------------------------- how it ended
 
-    def _ended(self, result: CellResult) -> int:
-        self._report(result)
+    def _ended(self, outcome: CellResult | JaxnbError | None) -> int:
+        """Says how the script ended, and returns the exit status."""
+        result = outcome if isinstance(outcome, CellResult) else getattr(outcome, "result", None)
+        if result is not None:
+            self._report["processes"] = _facts(result)
+        match outcome:
+            case CellResult():
+                return self._returned(outcome)
+            case CellTimeoutError():
+                self._write_errors(outcome.result)
+                say(f"{self._script.name} ran longer than {self._asked.timeout:g} s and was ended")
+                return terminal.TIMED_OUT
+            case ProcessDiedError():
+                return self._died()
+            case JaxnbError():
+                say(str(outcome))
+        return 1
+
+    def _returned(self, result: CellResult) -> int:
         groups = error_groups(result)
         if any("jax_num_cpu_devices" in each.error.message for each in groups):
             say("JAX has started when a script begins: use `--devices-per-process N`")
@@ -200,16 +197,8 @@ class _Running:
             f"{self._script.name} by itself. `jax.make_mesh` and shardings divide the work."
         )
 
-    def _timed_out(self, error: CellTimeoutError) -> int:
-        self._report(error.result)
-        self._write_errors(error.result)
-        said = f"{self._script.name} ran longer than {self._asked.timeout:g} s and was ended"
-        return self._failed(said, terminal.TIMED_OUT)
-
-    def _died(self, error: ProcessDiedError) -> int:
+    def _died(self) -> int:
         deaths = sorted(self._session.deaths, key=lambda each: each.at)
-        if error.result is not None:
-            self._report(error.result)
         count = self._session.num_processes
         if len(deaths) == count and not any(each.status for each in deaths):
             return 0  # os._exit(0) on all
@@ -227,21 +216,18 @@ class _Running:
             return f"{text}. Likely out of memory: the kernel has just killed a process for it."
         return f"{text}. What it printed last may be missing."
 
-    def _failed(self, text: str, status: int = 1) -> int:
-        say(text)
-        return status
 
-    def _report(self, result: CellResult) -> None:
-        self._asked.report["processes"] = [
-            {
-                "process_index": index,
-                "seconds": each.seconds,
-                "compile_seconds": each.compile_seconds,
-                "error": None if each.error is None else str(each.error),
-                "line": None if each.error is None else each.error.line,
-            }
-            for index, each in sorted(result.per_process.items())
-        ]
+def _facts(result: CellResult) -> list[dict[str, Any]]:
+    return [
+        {
+            "process_index": index,
+            "seconds": each.seconds,
+            "compile_seconds": each.compile_seconds,
+            "error": None if each.error is None else str(each.error),
+            "line": None if each.error is None else each.error.line,
+        }
+        for index, each in sorted(result.per_process.items())
+    ]
 
 
 def _status_of(kind: str, message: str) -> int:

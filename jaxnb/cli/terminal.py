@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from types import FrameType
 
 from jaxnb.cells.merge_output import MergedLine, bars_as_one
@@ -90,12 +91,9 @@ class Terminal(SaysWaits, NoSink):
     def lines(self, lines: list[MergedLine]) -> None:
         """Writes lines that are final."""
         self._clear_line()
-        start = 0
-        for i in range(1, len(lines) + 1):
-            if i == len(lines) or lines[i].name != lines[start].name:
-                stream = sys.stdout if lines[start].name == "stdout" else sys.stderr
-                self._write(stream, "".join(map(self._line, lines[start:i])))
-                start = i
+        for name, run in groupby(lines, lambda line: line.name):
+            stream = sys.stdout if name == "stdout" else sys.stderr
+            self._write(stream, "".join(map(self._line, run)))
 
     def live(self, lines: list[MergedLine]) -> None:
         """Shows the first of the lines that are being rewritten, on a terminal."""

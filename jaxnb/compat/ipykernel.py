@@ -20,14 +20,10 @@ def this_kernel() -> Any:
     return IPKernelApp.instance().kernel
 
 
-def answer_with(kernel: Any, kind: str, handler: Callable[..., Any]) -> None:
-    """Has a kernel answer a kind of request: ``await handler(stream, ident, parent)``."""
-    kernel.shell_handlers[kind] = handler
-
-
-def answers_with(kernel: Any, kind: str) -> Any:
-    """Returns what answers a kind of request."""
-    return kernel.shell_handlers.get(kind)
+def handlers(kernel: Any) -> dict[str, Callable[..., Any]]:
+    """Returns what answers each kind of request: ``await handler(stream, ident, parent)``."""
+    found: dict[str, Callable[..., Any]] = kernel.shell_handlers
+    return found
 
 
 def leave_signals_alone(kernel: Any, is_ours: Callable[[Any], bool]) -> None:

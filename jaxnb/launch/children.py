@@ -85,7 +85,11 @@ def _run_engine(
         join: Its place in the group: a :class:`~jaxnb.model.cells.JoinRequest`.
         directory: Its working directory.
     """
-    reseed()
+    # NumPy seeds its global generator as it is imported: forked engines, those of a restart too,
+    # would draw the same numbers. ``random`` seeds itself in every forked child, and ``secrets``,
+    # ``uuid4`` and ``default_rng()`` ask the system.
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()  # from the system's entropy
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(directory)
@@ -96,17 +100,6 @@ def _run_engine(
 
     process_join.join(JoinRequest(**join))
     process_join.run(cluster_dir, identity, connection_info)
-
-
-def reseed() -> None:
-    """Seeds the generators anew whose state this process has from the fork server.
-
-    NumPy seeds its global generator as it is imported, so all engines, those of a restart too,
-    would draw the same numbers; a program started by itself draws its own. ``random`` seeds itself
-    anew in every forked child, and ``secrets``, ``uuid4`` and ``default_rng()`` ask the system.
-    """
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed()  # from the system's entropy
 
 
 def main() -> None:

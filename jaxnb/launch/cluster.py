@@ -11,15 +11,13 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.deaths import Death
 from jaxnb.launch.forkclient import take
 from jaxnb.launch.host import stopped_text
 from jaxnb.model.cells import JoinRequest
-
-T = TypeVar("T")
 
 LOOPBACK = "127.0.0.1"
 
@@ -66,8 +64,10 @@ class ProcessGroup:
         Returns:
             Futures of the controller's connection information and the service's address.
         """
-        controller = self._fork_server.request("controller", cluster_id=self._id)
-        return _converted(controller, self._note_controller), self.start_service(num_processes)
+        controller = self._fork_server.request(
+            "controller", self._read_controller, cluster_id=self._id
+        )
+        return controller, self.start_service(num_processes)
 
     def start_service(self, num_processes: int) -> Future[str]:
         """Starts JAX's coordination service, in a process of its own.
@@ -75,17 +75,17 @@ class ProcessGroup:
         Returns:
             A future of its address.
         """
-        service = self._fork_server.request("service", num_processes=num_processes)
-        return _converted(service, self._note_service)
+        return self._fork_server.request("service", self._read_service, num_processes=num_processes)
 
-    def _note_controller(self, answer: dict[str, Any]) -> Any:
+    def _read_controller(self, answer: dict[str, Any]) -> Any:
         self._helpers["controller"] = answer["pid"]
-        self._connection_info = json.dumps(answer["connection"]["engine"])
-        return answer["connection"]
+        connection = json.loads(answer["line"])
+        self._connection_info = json.dumps(connection["engine"])
+        return connection
 
-    def _note_service(self, answer: dict[str, Any]) -> str:
+    def _read_service(self, answer: dict[str, Any]) -> str:
         self._helpers["service"] = answer["pid"]
-        self.service_address = answer["address"]
+        self.service_address = answer["line"].strip()
         return self.service_address
 
     def start_processes(self, joins: list[JoinRequest]) -> None:
@@ -122,8 +122,7 @@ class ProcessGroup:
 
     def stopped_text(self, process_indices: Iterable[int]) -> str:
         """Returns which of the processes are stopped, by SIGSTOP say; empty if none is."""
-        known = dict(enumerate(self.pids))
-        return stopped_text({i: known[i] for i in process_indices if i in known})
+        return stopped_text({i: self.pids[i] for i in process_indices if i < len(self.pids)})
 
     def stop_processes(self) -> None:
         """Ends the processes and the coordination service; the controller stays."""
@@ -161,33 +160,13 @@ class ProcessGroup:
     # ------------------------------------------------------------------ deaths
 
     def _on_fork_event(self, event: dict[str, Any]) -> None:
-        if event["event"] == "died":
-            self._report_death(
-                Death(event["role"], event["index"], event["pid"], event["status"], event["tail"])
-            )
-        elif event["event"] == "text":
+        kind = event.pop("event")
+        if kind == "text":
             if event["pid"] in self.pids:
                 self._on_text(event["index"], event["text"])
-        elif event["event"] == "ended":
-            server = self._fork_server
-            self._report_death(
-                Death("fork server", -1, server.pid, event["status"], server.last_lines())
-            )
-
-    def _report_death(self, death: Death) -> None:
-        if not self._stopping.is_set():
-            self._on_death(death)
-
-
-def _converted(source: Future[dict[str, Any]], convert: Callable[[dict[str, Any]], T]) -> Future[T]:
-    """Returns a future of what is made of the result of another."""
-    target: Future[T] = Future()
-
-    def settle(done: Future[dict[str, Any]]) -> None:
-        if (error := done.exception()) is not None:
-            target.set_exception(error)
-        else:
-            target.set_result(convert(done.result()))
-
-    source.add_done_callback(settle)
-    return target
+        elif not self._stopping.is_set():
+            if kind == "ended":
+                server = self._fork_server
+                event |= {"role": "fork server", "index": -1, "pid": server.pid}
+                event["tail"] = server.last_lines()
+            self._on_death(Death(**event))

@@ -26,39 +26,6 @@ MISSED_BEATS = 10**9
 is stopped goes on where it was."""
 
 
-def start_heart_monitor(process: Any) -> int:
-    """Starts the process that hears the engines' hearts.
-
-    Args:
-        process: ipyparallel's, which has not been started. It is forked.
-
-    Returns:
-        A file for :func:`wait_until_it_listens`.
-    """
-    read_fd, write_fd = os.pipe()
-    run = process.run
-
-    def report_and_run() -> None:
-        ipyparallel.call_when_heart_monitor_listens(lambda: os.write(write_fd, b"\n"))
-        run()
-
-    process.run = report_and_run
-    process.start()
-    os.close(write_fd)
-    return read_fd
-
-
-def wait_until_it_listens(fd: int) -> None:
-    """Waits until the heart monitor has its sockets.
-
-    Raises:
-        SystemExit: It has ended; why is the last that it wrote.
-    """
-    with os.fdopen(fd, "rb") as told:
-        if not told.read(1):
-            raise SystemExit("The heart monitor could not start.")
-
-
 def controller_config(cluster_dir: str, cluster_id: str) -> Config:
     """Returns the controller's configuration: it listens within the group's folder only.
 
@@ -121,14 +88,25 @@ class Controller(IPController):  # type: ignore[misc]
         """
         ipyparallel.relay_with(self)
         super().init_schedulers()
-        self._heart_fd = start_heart_monitor(self.heartmonitor_process)
-        self.heartmonitor_process.start = lambda: None
+        process, (self._heart_fd, write_fd) = self.heartmonitor_process, os.pipe()
+        run = process.run
+
+        def report_and_run() -> None:  # in the forked process
+            ipyparallel.call_when_heart_monitor_listens(lambda: os.write(write_fd, b"\n"))
+            run()
+
+        process.run = report_and_run
+        process.start()
+        os.close(write_fd)
+        process.start = lambda: None
 
     def init_signal(self) -> None:
         """Tells the launcher; ipyparallel calls this once the schedulers have started."""
         for child in self.children:
             child.bound.wait()  # or this process ends
-        wait_until_it_listens(self._heart_fd)
+        with os.fdopen(self._heart_fd, "rb") as heart_listens:
+            if not heart_listens.read(1):  # it has ended; why is the last that it wrote
+                raise SystemExit("The heart monitor could not start.")
         super().init_signal()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         heart, loop = self.heartmonitor_process.sentinel, self.loop

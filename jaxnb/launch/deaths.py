@@ -311,12 +311,7 @@ def death_error(
         what = "No process is left" if num_processes > 1 else "It was the only one"
         then = f"{what}, and all variables are lost. Type `%spmd_restart` for fresh processes."
     then = in_notebook(f" {then}")
-    told = f"{died}{_died_too(others, num_processes)}{hint}{before}{then}{after}"
-    message = f"{told}{last_lines(death)}"
-    return ProcessDiedError(message, process_index=death.index, pid=death.pid)
-
-
-def _died_too(others: Sequence[Death], num_processes: int) -> str:
-    """Returns who else died, as sentences; each says how."""
     ordered = sorted(others, key=lambda each: each.index)
-    return "".join(f" {describe_death(each, num_processes)} too." for each in ordered)
+    too = "".join(f" {describe_death(each, num_processes)} too." for each in ordered)
+    message = f"{died}{too}{hint}{before}{then}{after}{last_lines(death)}"
+    return ProcessDiedError(message, process_index=death.index, pid=death.pid)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import socket
@@ -144,18 +143,15 @@ def _make_in(parent: str) -> str:
         refuse_if_others_may_rename_in(ancestor)
     folder = tempfile.mkdtemp(prefix="jaxnb-", dir=parent)
     try:
-        _try_socket(os.path.join(folder, "x" * LONGEST_NAME))
+        path = os.path.join(folder, "x" * LONGEST_NAME)
+        with socket.socket(socket.AF_UNIX) as trial:
+            trial.bind(path)
+        os.unlink(path)
         mark(folder)
     except BaseException:
         shutil.rmtree(folder)
         raise
     return folder
-
-
-def _try_socket(path: str) -> None:
-    with socket.socket(socket.AF_UNIX) as trial:
-        trial.bind(path)
-    os.unlink(path)
 
 
 def refuse_if_others_may_rename_in(folder: Path) -> None:
@@ -174,7 +170,7 @@ def _is_of_nobody_here(uid: int) -> bool:
     In a user namespace (Apptainer, rootless Podman) all owners that it does not map have one
     number, which no process in it can have.
     """
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         if uid != int(Path("/proc/sys/kernel/overflowuid").read_text()):
             return False
         for line in Path("/proc/self/uid_map").read_text().splitlines():

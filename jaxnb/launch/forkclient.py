@@ -45,7 +45,7 @@ class ForkServerClient:
         self.on_event = on_event
         self._ids = count()
         self._lock = threading.Lock()
-        self._pending: dict[int, Future[dict[str, Any]]] = {}
+        self._pending: dict[int, tuple[Future[Any], Callable[[dict[str, Any]], Any]]] = {}
         self._ended = False
         self._log_path = Path(self.directory) / "forkserver.log"
         self._reader = threading.Thread(
@@ -56,12 +56,14 @@ class ForkServerClient:
         except BaseException:
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
         try:
             self._reader.start()
         except BaseException:
             self.close()
-            assert self._process.stdout is not None
-            self._process.stdout.close()  # which the reader does
+            self._stdout.close()  # which the reader does
             raise
 
     def _start_process(self) -> subprocess.Popen[bytes]:
@@ -81,27 +83,32 @@ class ForkServerClient:
         """The fork server's process id."""
         return self._process.pid
 
-    def request(self, op: str, **arguments: Any) -> Future[dict[str, Any]]:
+    def request(
+        self, op: str, read: Callable[[dict[str, Any]], Any] = dict, **arguments: Any
+    ) -> Future[Any]:
         """Sends a command.
+
+        Args:
+            op: The command.
+            read: Makes the result of the answer, in the reader thread.
+            arguments: Those of the command.
 
         Returns:
             A future of its answer; it fails with a :class:`StartError` if the server says
             that the command failed, with a :class:`SessionBrokenError` if the server ends.
         """
-        future: Future[dict[str, Any]] = Future()
+        future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # the server carries it out: too late to cancel
         with self._lock:
             if self._ended:
                 future.set_exception(self._ended_error())
                 return future
             command_id = next(self._ids)
-            self._pending[command_id] = future
+            self._pending[command_id] = future, read
             message = json.dumps({"op": op, "id": command_id, **arguments}).encode() + b"\n"
-            stdin = self._process.stdin
-            assert stdin is not None
             with contextlib.suppress(BrokenPipeError, ValueError):  # the reader sees its end
-                stdin.write(message)
-                stdin.flush()
+                self._stdin.write(message)
+                self._stdin.flush()
         return future
 
     def close(self, timeout_seconds: float = 10.0) -> None:
@@ -115,10 +122,8 @@ class ForkServerClient:
         # The end of its standard input would not tell it while a process that the user has
         # forked from this one holds the pipe too.
         self.request("end")
-        stdin = self._process.stdin
-        assert stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            stdin.close()
+            self._stdin.close()
         try:
             self._process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
@@ -132,30 +137,26 @@ class ForkServerClient:
             self._reader.join(timeout_seconds)
 
     def _read_events(self) -> None:
-        stdout = self._process.stdout
-        assert stdout is not None
-        with stdout:
-            for line in stdout:
+        with self._stdout:
+            for line in self._stdout:
                 message = json.loads(line)
-                if "reply" in message:
-                    self._resolve(message)
-                else:
-                    self.on_event(message)
+                handle = self._resolve if "reply" in message else self.on_event
+                handle(message)
         self._process.wait()
         with self._lock:
             self._ended = True
             pending, self._pending = list(self._pending.values()), {}
-        for future in pending:
+        for future, _ in pending:
             future.set_exception(self._ended_error())
         self.on_event({"event": "ended", "status": self._process.returncode})
 
     def _resolve(self, message: dict[str, Any]) -> None:
         with self._lock:
-            future = self._pending.pop(message["reply"])
+            future, read = self._pending.pop(message["reply"])
         if "error" in message:
             future.set_exception(StartError(message["error"]))
         else:
-            future.set_result(message)
+            future.set_result(read(message))
 
     def _ended_error(self) -> SessionBrokenError:
         return SessionBrokenError(

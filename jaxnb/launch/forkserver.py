@@ -6,8 +6,9 @@ It has one thread and starts no backend, so forking is safe at any time. With th
 ``local`` it imports nothing, and its children become programs that do so themselves.
 
 Commands (each answered by ``{"reply": id, ...}``):
-    ``controller``: fork the ipyparallel controller; answers with its connection information.
-    ``service``: fork JAX's coordination service; answers with its address.
+    ``controller``: fork the ipyparallel controller; answers with its pid and, as a line, how to
+        reach it.
+    ``service``: fork JAX's coordination service; answers likewise.
     ``engines``: fork engines; answers with their pids.
     ``signal``: send a signal to engines; with ``interrupts`` SIGINT, and to what they have started.
     ``stop``: end the children of the named roles, and wait for them.
@@ -346,44 +347,30 @@ class ForkServer(ForkLoop):
         except Exception:
             self._emit(reply=command["id"], error=traceback.format_exc())
 
-    def _do_controller(self, command: dict[str, Any]) -> None:
-        arguments = {"cluster_id": command["cluster_id"]}
-        self._fork_helper(command, arguments, lambda line: {"connection": json.loads(line)})
-
-    def _do_service(self, command: dict[str, Any]) -> None:
-        arguments = {"num_processes": command["num_processes"]}
-        self._fork_helper(command, arguments, lambda line: {"address": line.strip()})
-
-    def _fork_helper(
-        self,
-        command: dict[str, Any],
-        arguments: dict[str, Any],
-        answer: Callable[[str], dict[str, Any]],
-    ) -> None:
+    def _do_helper(self, command: dict[str, Any]) -> None:
         """Forks a child that writes a line once it serves, with which the command is answered."""
         read_fd, write_fd = os.pipe()
+        arguments = {k: value for k, value in command.items() if k not in ("op", "id")}
         child = self._fork(command["op"], 0, {**arguments, "ready_fd": write_fd})
         os.close(write_fd)
         child.reply_to = command["id"]
-        self._await_line(read_fd, child, answer)
-
-    def _await_line(self, fd: int, child: Child, answer: Callable[[str], dict[str, Any]]) -> None:
-        """Answers the command that made ``child`` with the line that the child writes."""
         received = bytearray()
 
         def on_readable() -> None:
-            data = os.read(fd, 1 << 16)
+            data = os.read(read_fd, 1 << 16)
             received.extend(data)
             if data and not received.endswith(b"\n"):
                 return
-            self._selector.unregister(fd)
-            os.close(fd)
+            self._selector.unregister(read_fd)
+            os.close(read_fd)
             if received.endswith(b"\n") and child.reply_to is not None:
                 reply, child.reply_to = child.reply_to, None
-                self._emit(reply=reply, pid=child.pid, **answer(received.decode()))
+                self._emit(reply=reply, pid=child.pid, line=received.decode())
             # Else the child died; _on_death answers.
 
-        self._listen(fd, on_readable)
+        self._listen(read_fd, on_readable)
+
+    _do_controller = _do_service = _do_helper
 
     def _do_engines(self, command: dict[str, Any]) -> None:
         starts = command["starts"]
@@ -437,23 +424,15 @@ class ForkServer(ForkLoop):
         self._answer_stops()
 
     def _on_death(self, child: Child, status: int) -> None:
-        if child.output_fd >= 0:
-            self._on_output(child)
-        if child.output_fd >= 0:
-            self._close_output(child)
+        self._on_output(child)
+        self._close_output(child)
         tail = child.last_words()
         if child.reply_to is not None:
             error = f"the {child.role} ended with status {status} while starting\n{tail}"
             self._emit(reply=child.reply_to, error=error)
         elif not child.told_to_stop:
-            self._emit(
-                event="died",
-                role=child.role,
-                index=child.index,
-                pid=child.pid,
-                status=status,
-                tail=tail,
-            )
+            of_child = {"role": child.role, "index": child.index, "pid": child.pid}
+            self._emit(event="died", **of_child, status=status, tail=tail)
 
     def _answer_stops(self) -> None:
         for entry in list(self._stops):

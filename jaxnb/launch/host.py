@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,13 +80,10 @@ def _cgroup_rooms(root: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> list
     """Returns what each control group above this process leaves, versions 1 and 2."""
     rooms = []
     for group, is_first in control_groups(root, membership):
-        limit, usage = (
-            ("memory.limit_in_bytes", "memory.usage_in_bytes")
-            if is_first
-            else ("memory.max", "memory.current")
-        )
-        room = _room(group / limit, group / usage, group / "memory.stat")
-        rooms.extend([] if room is None else [room])
+        names = ("limit_in_bytes", "usage_in_bytes") if is_first else ("max", "current")
+        with suppress(OSError, ValueError):  # "max" is not a number
+            limit, usage = (int((group / f"memory.{name}").read_text()) for name in names)
+            rooms.append(limit - usage + _cache_bytes(group / "memory.stat"))
     return rooms
 
 
@@ -107,16 +105,6 @@ def control_groups(
             parts = [part for part in path.split("/") if part and part != ".."]
             for count in range(len(parts), -1, -1):
                 yield folder.joinpath(*parts[:count]), bool(controllers)
-
-
-def _room(limit_file: Path, usage_file: Path, stat_file: Path) -> int | None:
-    try:
-        limit, usage = limit_file.read_text().strip(), int(usage_file.read_text())
-    except (OSError, ValueError):
-        return None
-    if limit == "max":
-        return None
-    return int(limit) - usage + _cache_bytes(stat_file)
 
 
 def _cache_bytes(stat_file: Path) -> int:

@@ -68,11 +68,17 @@ def join(request: JoinRequest) -> None:
         )
     os.environ.update(request.environment)
     os.environ["NPROC"] = str(thread_pool_size(request))
-    jax.config.update("jax_platforms", _platforms(request.platform))
+    # The CPU stays available beside a GPU, as it does in plain JAX.
+    jax.config.update("jax_platforms", "cpu" if request.platform == "cpu" else "cuda,cpu")
     if request.platform == "cpu":
         jax.config.update("jax_num_cpu_devices", request.devices_per_process)
     jax.config.update("jax_cpu_collectives_implementation", request.collectives)
-    _connect(request)
+    jax_runtime.connect_coordination_service(
+        request.coordinator_address,
+        request.process_index,
+        request.num_processes,
+        timeout_seconds=request.timeout_seconds,
+    )
     if request.collectives == "gloo":
         jax_runtime.bind_gloo_to(request.bind_host)
     jax.devices()  # makes the backends
@@ -82,20 +88,6 @@ def join(request: JoinRequest) -> None:
     jax_runtime.accept_initialize(request.process_index, request.num_processes)
     sys.argv = request.arguments
     _joined = request
-
-
-def _connect(request: JoinRequest) -> None:
-    jax_runtime.connect_coordination_service(
-        request.coordinator_address,
-        request.process_index,
-        request.num_processes,
-        timeout_seconds=request.timeout_seconds,
-    )
-
-
-def _platforms(platform: str) -> str:
-    # The CPU stays available beside a GPU, as it does in plain JAX.
-    return {"cpu": "cpu", "gpu": "cuda,cpu"}.get(platform, platform)
 
 
 def thread_pool_size(request: JoinRequest) -> int:
@@ -128,13 +120,12 @@ def _check(recorder: Recorder) -> ProcessReport:
     )
     with jax.set_mesh(None):  # the user's may have other devices
         total, recorded = _sum_of_all(mesh, ones, recorder)
-    psum = float(total.addressable_data(0))
     return ProcessReport(
         process_index=jax.process_index(),
         num_processes=jax.process_count(),
         local_devices=tuple(device_info(d) for d in jax.local_devices()),
         num_global_devices=jax.device_count(),
-        psum=psum,
+        psum=float(total.addressable_data(0)),
         pid=os.getpid(),
         host=socket.gethostname(),
         jax_version=jax.__version__,
@@ -163,22 +154,14 @@ def _sum_of_all(
     def ahead_of_time(argument: jax.Array) -> Any:
         return compiled()(argument)
 
-    calls: list[process_recorder.Call] = [
-        *[jitted] * (process_recorder.CALLS - 2),
-        ahead_of_time,
-        ahead_of_time,
-    ]
+    calls: list[process_recorder.Call] = [jitted] * (process_recorder.CALLS - 2)
+    calls += [ahead_of_time] * 2
     return process_recorder.run(recorder, calls, plain, ones, is_alone=is_alone)
 
 
 def device_info(device: jax.Device) -> DeviceInfo:
     """Describes a device as plain data."""
-    return DeviceInfo(
-        id=device.id,
-        process_index=device.process_index,
-        platform=device.platform,
-        kind=device.device_kind,
-    )
+    return DeviceInfo(device.id, device.process_index, device.platform, device.device_kind)
 
 
 def namespace() -> dict[str, object]:

@@ -9,10 +9,9 @@ def load(shell: Any) -> None:
     """Registers the magics with an IPython shell; loading twice does nothing more."""
     from jaxnb.magics import auto, helping, state, values
     from jaxnb.magics.auto import AutoMagics
-    from jaxnb.magics.compiling import ComparingMagics, CompilingMagics
-    from jaxnb.magics.looking import LookingBackMagics, StatsMagics
+    from jaxnb.magics.compiling import CompilingMagics
+    from jaxnb.magics.looking import LookingMagics
     from jaxnb.magics.spmd import SpmdMagics
-    from jaxnb.magics.state import SavingMagics
     from jaxnb.magics.values import ValueMagics
 
     if isinstance(shell.magics_manager.registry.get("SpmdMagics"), SpmdMagics):
@@ -25,19 +24,16 @@ def load(shell: Any) -> None:
     def last() -> Any:
         return magics.session or magics.stopped
 
-    autos, debugs = AutoMagics(shell, current), state.DebuggingMagics(shell, current)
+    autos, states = AutoMagics(shell, current), state.StateMagics(shell, current)
     shell.register_magics(
         magics,
         autos,
-        debugs,
+        states,
         ValueMagics(shell, current, magics.meter),
         CompilingMagics(shell, current),
-        ComparingMagics(shell, current),
-        LookingBackMagics(shell, current, last),
-        StatsMagics(shell, current),
-        SavingMagics(shell, current),
+        LookingMagics(shell, current, last),
     )
     values.register(shell, current)
     helping.install(shell, current, autos.auto.takes)
     auto.install(shell, current)
-    state.install(shell, debugs)
+    state.install(shell, states)

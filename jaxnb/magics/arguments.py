@@ -170,15 +170,12 @@ def parsed(
     return decorate
 
 
-RANKS = option("--ranks", type=ranks, metavar="0,2-3", help="on these processes only")
-
-
 @cache  # to make it takes as long as to show an empty cell
 def cell_parser(magic: str) -> MagicParser:
     """Returns the parser of ``%%spmd`` and ``%spmd``."""
     return MagicParser(
         magic, "Runs code on every process.",
-        RANKS,
+        option("--ranks", type=ranks, metavar="0,2-3", help="run on these processes only"),
         option("--out", type=variable, metavar="NAME",
                help="put the CellResult into this variable of the notebook"),
         flag("--async", dest="background",

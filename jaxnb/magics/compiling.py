@@ -40,40 +40,6 @@ def collectives_parser(magic: str) -> MagicParser:
     )  # fmt: skip
 
 
-@magics_class
-class CompilingMagics(SessionMagics):
-    """The magic that shows what the compiler does."""
-
-    @no_var_expand
-    @line_cell_magic
-    def spmd_collectives(self, line: str, cell: str | None = None) -> None:
-        """Lists the collectives that a call compiles to. `--help` lists the options."""
-        magic = "%spmd_collectives" if cell is None else "%%spmd_collectives"
-        parser = collectives_parser(magic)
-        options, rest = split_options(line, parser)
-        asked = parser.asked(self.shell.var_expand(options))
-        if asked is None:
-            return
-        if cell is not None and rest.strip():
-            raise UsageError(
-                f"`{rest.strip()}` stands behind `{magic}`, where only options do: put the call on "
-                "the cell's last line. Nothing was run."
-            )
-        code, first_line = (rest, 1) if cell is None else (cell, 2)
-        number, found = self.shell.displayhook.prompt_count, None
-        with plain_interrupt("Interrupted; nothing was run, and the group can be used."):
-            if asked.devices is not None and self._current() is None:
-                from jaxnb.compiled.planning import plan
-
-                name = f"<cell {number}>"
-                found = plan(code, devices=asked.devices, name=name, first_line=first_line)
-            else:
-                found = self._started().collectives(
-                    code, devices=asked.devices, cell=number, first_line=first_line
-                )
-        display(found)
-
-
 _EXAMPLE = "`data = P('data'), P()`"
 
 
@@ -113,8 +79,37 @@ def _named(text: str) -> tuple[str, str]:
 
 
 @magics_class
-class ComparingMagics(SessionMagics):
-    """The magic that compares shardings."""
+class CompilingMagics(SessionMagics):
+    """The magics that show what the compiler does, and compare shardings."""
+
+    @no_var_expand
+    @line_cell_magic
+    def spmd_collectives(self, line: str, cell: str | None = None) -> None:
+        """Lists the collectives that a call compiles to. `--help` lists the options."""
+        magic = "%spmd_collectives" if cell is None else "%%spmd_collectives"
+        parser = collectives_parser(magic)
+        options, rest = split_options(line, parser)
+        asked = parser.asked(self.shell.var_expand(options))
+        if asked is None:
+            return
+        if cell is not None and rest.strip():
+            raise UsageError(
+                f"`{rest.strip()}` stands behind `{magic}`, where only options do: put the call on "
+                "the cell's last line. Nothing was run."
+            )
+        code, first_line = (rest, 1) if cell is None else (cell, 2)
+        number, found = self.shell.displayhook.prompt_count, None
+        with plain_interrupt("Interrupted; nothing was run, and the group can be used."):
+            if asked.devices is not None and self._current() is None:
+                from jaxnb.compiled.planning import plan
+
+                name = f"<cell {number}>"
+                found = plan(code, devices=asked.devices, name=name, first_line=first_line)
+            else:
+                found = self._started().collectives(
+                    code, devices=asked.devices, cell=number, first_line=first_line
+                )
+        display(found)
 
     @line_cell_magic
     def spmd_compare(self, line: str, cell: str | None = None) -> None:

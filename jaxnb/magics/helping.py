@@ -234,8 +234,8 @@ def _inspecting(
     def do_inspect(
         code: str, cursor_pos: int, detail_level: int = 0, *rest: Any, **more: Any
     ) -> Any:
-        if usage := _usage(magic_at(code, cursor_pos)):
-            data = {"text/plain": usage}
+        if make := PARSERS.get(magic_at(code, cursor_pos)):
+            data = {"text/plain": make().format_help()}
             return {"status": "ok", "found": True, "data": data, "metadata": {}}
         session, at = current(), None
         if session is not None:
@@ -249,8 +249,3 @@ def _inspecting(
         return {"status": "ok", "found": bool(data), "data": data, "metadata": {}}
 
     return do_inspect
-
-
-def _usage(magic: str) -> str:
-    """Returns how to use a magic; empty where it is none, or `%spmd_help`."""
-    return PARSERS[magic]().format_help() if magic in PARSERS else ""

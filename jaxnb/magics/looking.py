@@ -111,37 +111,6 @@ class LivePanel:
         return ""
 
 
-@magics_class
-class StatsMagics(SessionMagics):
-    """The magic that shows statistics.
-
-    Args:
-        shell: The notebook's shell.
-        current: Returns the notebook's session; None while there is none.
-    """
-
-    def __init__(self, shell: Any, current: Callable[[], Session | None]) -> None:
-        super().__init__(shell, current)
-        self._panel: LivePanel | None = None
-
-    @line_magic
-    @parsed(
-        "Shows memory and load by device.",
-        flag("--live", help="a panel that is updated every second, beside cells"),
-    )
-    def spmd_stats(self, asked: argparse.Namespace) -> None:
-        """Shows memory and load of every device and process. `--help` lists the options."""
-        from jaxnb.profile import card_stats
-
-        session = self._started()
-        if asked.live and is_notebook(self.shell):
-            if self._panel is not None:
-                self._panel.stop("Goes on where `%spmd_stats --live` was typed again.")
-            self._panel = LivePanel(session, Place().show)
-            return
-        display(card_stats.stats_card(session.stats(), ONE_LOOK if asked.live else ""))
-
-
 def _count(text: str) -> int:
     count = int(text)
     if count < 1:
@@ -159,8 +128,8 @@ def _cell(text: str) -> int:
 
 
 @magics_class
-class LookingBackMagics(SessionMagics):
-    """The magics that show what has been.
+class LookingMagics(SessionMagics):
+    """The magics that show statistics and what has been.
 
     Args:
         shell: The notebook's shell.
@@ -176,6 +145,7 @@ class LookingBackMagics(SessionMagics):
     ) -> None:
         super().__init__(shell, current)
         self._last = last
+        self._panel: LivePanel | None = None
 
     @line_magic
     @parsed(
@@ -208,3 +178,20 @@ class LookingBackMagics(SessionMagics):
         written = history.to_jsonl(asked.file, overwrite=asked.overwrite)
         before = f"; {history.forgotten} before them are not in it" if history.forgotten else ""
         print(f"{plural(written, 'cell')} written to {asked.file}{before}")
+
+    @line_magic
+    @parsed(
+        "Shows memory and load by device.",
+        flag("--live", help="a panel that is updated every second, beside cells"),
+    )
+    def spmd_stats(self, asked: argparse.Namespace) -> None:
+        """Shows memory and load of every device and process. `--help` lists the options."""
+        from jaxnb.profile import card_stats
+
+        session = self._started()
+        if asked.live and is_notebook(self.shell):
+            if self._panel is not None:
+                self._panel.stop("Goes on where `%spmd_stats --live` was typed again.")
+            self._panel = LivePanel(session, Place().show)
+            return
+        display(card_stats.stats_card(session.stats(), ONE_LOOK if asked.live else ""))

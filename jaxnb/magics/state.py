@@ -29,8 +29,8 @@ def _folder(given: str | None) -> str:
 
 
 @magics_class
-class SavingMagics(SessionMagics):
-    """The magics that save and load variables."""
+class StateMagics(SessionMagics):
+    """The magics that save and load variables, and look at what a failed cell has left."""
 
     @line_magic
     @parsed(
@@ -54,11 +54,6 @@ class SavingMagics(SessionMagics):
             saved = session.load(folder, asked.names)
         display(line_card(str(saved)))
 
-
-@magics_class
-class DebuggingMagics(SessionMagics):
-    """The magic that looks at what a cell has left where it failed."""
-
     @line_magic
     @parsed(
         "Opens a debugger where the last cell failed on a process.",
@@ -77,7 +72,7 @@ class DebuggingMagics(SessionMagics):
             post_mortem(session, asked.ranks, sink=sink, cell=number)
 
 
-def install(shell: Any, magics: DebuggingMagics) -> None:
+def install(shell: Any, magics: StateMagics) -> None:
     """Has ``%debug``, and ``%debug --ranks 2``, look at a cell that has failed on processes last.
 
     Nothing changes before the first has failed: IPython loads its own ``%debug`` when it is asked

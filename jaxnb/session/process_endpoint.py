@@ -287,7 +287,7 @@ def install(kernel: Any = None) -> None:
     other buffers to a signed message could run code here.
     """
     kernel = ipykernel.this_kernel() if kernel is None else kernel
-    if getattr(ipykernel.answers_with(kernel, _KIND), "is_jaxnb", False):
+    if getattr(ipykernel.handlers(kernel).get(_KIND), "is_jaxnb", False):
         return
     responder = Responder(kernel)
 
@@ -303,7 +303,7 @@ def install(kernel: Any = None) -> None:
         _send_reply(kernel, stream, ident, parent, frames)
 
     apply_request.is_jaxnb = True  # type: ignore[attr-defined]
-    ipykernel.answer_with(kernel, _KIND, apply_request)
+    ipykernel.handlers(kernel)[_KIND] = apply_request
     process_interrupts.install()
     process_shell.install_forks()
     messages.install(kernel)

@@ -50,6 +50,7 @@ from support.transfers import (
     expected,
     kill,
     press_interrupt,
+    pressed_when_asked,
     shorten_patience,
     until_someone_dies,
     use_path,

@@ -75,9 +75,10 @@ MODULES = (
 
 PROVED_ELSEWHERE = {
     "comparable", "literal_lines", "literals_digest", "program_lines", "reporting",
-    "separate_main_thread",
+    "separate_main_thread", "is_ready", "wait_until_ready",
 }  # fmt: skip
-"""Of texts, in `unit`; what each hook is wrapped in, and what each process with a thread does."""
+"""Of texts, in `unit`; what each hook is wrapped in; what each process with a thread does,
+and each read of an array."""
 
 
 def test_every_function_has_a_test_here() -> None:
@@ -848,7 +849,7 @@ def test_backends_are_initialized_by_the_first_use(python: Python) -> None:
 @pytest.mark.thorough
 def test_a_jax_without_the_service_is_told(python: Python) -> None:
     code = """
-internals._runtime = lambda: object()
+internals.runtime = lambda: object()
 try:
     internals.start_coordination_service(address, 1)
 except StartError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -201,7 +202,7 @@ def serve(fork_server: ForkServerClient) -> Path:
     """Starts a service; returns its socket."""
     answer = fork_server.request("service", num_processes=1).result(PATIENT_SECONDS)
     assert psutil.pid_exists(answer["pid"])
-    return Path(unquote(answer["address"].removeprefix("unix:")))
+    return Path(unquote(answer["line"].strip().removeprefix("unix:")))
 
 
 def test_each_coordination_service_has_a_socket_of_its_own(fork_server: ForkServerClient) -> None:
@@ -229,7 +230,7 @@ def test_a_controller_that_cannot_bind_does_not_start(fork_server: ForkServerCli
             fork_server.request("controller", cluster_id="of-a-test").result(PATIENT_SECONDS)
         taken.rmdir()
     answer = fork_server.request("controller", cluster_id="of-a-test").result(PATIENT_SECONDS)
-    assert answer["connection"]["client"]["key"]
+    assert json.loads(answer["line"])["client"]["key"]
     assert len(list(folder.glob("ipp:*"))) == CONTROLLER_SOCKETS
 
 

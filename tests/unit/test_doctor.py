@@ -15,17 +15,8 @@ def levels(findings: object) -> list[str]:
     return [each.level for each in findings]  # type: ignore[attr-defined]
 
 
-def test_ports_that_cannot_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert levels(doctor._ports()) == ["ok"]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")), hard))
-    try:
-        (found,) = doctor._ports()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert found.level == "error"
-    assert found.text.endswith("ports could be taken: Too many open files")
-    assert found.fix.startswith(("ulimit -n ", "sudo prlimit "))
+def test_who_may_open_more_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor._more_files().startswith(("ulimit -n ", "sudo prlimit "))
     monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
     assert doctor._more_files().startswith("sudo prlimit --nofile=")
 
