@@ -18,12 +18,7 @@ import xxhash
 from jaxnb.compat import jax_dispatch
 from jaxnb.compat.jax_arrays import host_words
 from jaxnb.model.dispatches import Argument, Made, Origin
-from jaxnb.model.group import (
-    HARMLESS,
-    OTHER_SETTINGS,
-    PROGRAM_SETTINGS,
-    Settings,
-)
+from jaxnb.model.group import HARMLESS, OTHER_SETTINGS, PROGRAM_SETTINGS, Settings
 
 # The hash is xxHash's XXH3 of 128 bits: on two cores it reads 22–32 GB/s where a copy into fresh
 # memory makes 11 GB/s, ``zlib.crc32`` 6.7, ``zlib.adler32`` 3.9 and BLAKE2b 1.3. It is for

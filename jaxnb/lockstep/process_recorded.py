@@ -25,17 +25,7 @@ from jaxnb.lockstep.messages import NONE, Failures
 from jaxnb.lockstep.process_ask_conductor import as_digest
 from jaxnb.lockstep.process_inputs import HostInput, arguments_of_host
 from jaxnb.lockstep.process_origins import ORIGINS, origin_of
-from jaxnb.model.dispatches import (
-    Argument,
-    CheckMode,
-    Dispatch,
-    DispatchEnd,
-    Made,
-    Origin,
-    Processes,
-    ProgramLine,
-    Shapes,
-)
+from jaxnb.model import dispatches as model
 from jaxnb.model.scripts import cell_label
 
 MAX_PROGRAMS = 64
@@ -49,7 +39,7 @@ character, and those of large models would take gigabytes."""
 MIN_PROGRAMS = 4
 """So many are remembered however long they are."""
 
-Lines = Callable[[], list[ProgramLine]]
+Lines = Callable[[], list[model.ProgramLine]]
 
 
 class Programs:
@@ -74,11 +64,11 @@ class Programs:
             facts: What else tells it from others.
         """
         of_program = internals.executable_lines(executable)
-        before = [ProgramLine(each) for each in facts]
+        before = [model.ProgramLine(each) for each in facts]
         large = [line for line in text.splitlines() if line.startswith("large constant")]
-        after = [ProgramLine(each) for each in large]
+        after = [model.ProgramLine(each) for each in large]
 
-        def read() -> list[ProgramLine]:
+        def read() -> list[model.ProgramLine]:
             return [*before, *of_program(), *after]
 
         found = read() if large else None
@@ -89,7 +79,7 @@ class Programs:
             while self._is_too_much():
                 self._chars -= self._kept.popitem(last=False)[1][0]
 
-    def lines(self, fingerprint: int) -> list[ProgramLine]:
+    def lines(self, fingerprint: int) -> list[model.ProgramLine]:
         """Returns a program for people; empty if it is not remembered. Any thread may ask."""
         with self._lock:
             kept = self._kept.get(fingerprint)
@@ -104,9 +94,9 @@ MOST = 100
 """People are shown fewer; those that differ on other processes may be any."""
 
 
-def shapes_of(values: Sequence[Any]) -> Shapes:
+def shapes_of(values: Sequence[Any]) -> model.Shapes:
     """Returns ``float32[8], int``; no more than :data:`MOST`."""
-    return Shapes(tuple(map(_shape, values[:MOST])), len(values))
+    return model.Shapes(tuple(map(_shape, values[:MOST])), len(values))
 
 
 def _shape(value: Any) -> str:
@@ -139,7 +129,7 @@ class Watch(Protocol):
     def after(
         self,
         name: str,
-        processes: Processes,
+        processes: model.Processes,
         number: int,
         line: int | None,
         inputs: Any,
@@ -170,14 +160,14 @@ class Known:
     """What is the same for all dispatches of one executable."""
 
     name: str
-    processes: Processes
+    processes: model.Processes
     fingerprint: int = 0
     program: bytes = b""  # the same, as words have it
     collectives: bool = False
     calls_back: bool = False  # it calls Python back, which may raise, or differ by process
     axes: tuple[str, ...] = ()  # over which it declares results replicated, without a check
-    arguments: Shapes | None = None  # None until it is dispatched
-    results: Shapes | None = None
+    arguments: model.Shapes | None = None  # None until it is dispatched
+    results: model.Shapes | None = None
     kept: tuple[int, ...] | None = None  # which arguments it uses; None for all
 
 
@@ -215,11 +205,11 @@ class Entry:
     seconds: float
     inputs: int
     host: int  # of these, what does not span processes
-    origins: tuple[Origin, ...] = ()  # of its arguments, until it is made
+    origins: tuple[model.Origin, ...] = ()  # of its arguments, until it is made
     of_host: tuple[HostInput, ...] = ()  # those that do not span processes, likewise
-    made: Made | None = None
-    replicas: tuple[tuple[Processes, int], ...] = ()  # of its arguments that are new
-    end: DispatchEnd = ""
+    made: model.Made | None = None
+    replicas: tuple[tuple[model.Processes, int], ...] = ()  # of its arguments that are new
+    end: model.DispatchEnd = ""
     stop: float = 0.0  # when the call has returned, if it is the main thread's
     is_made: bool = False
 
@@ -228,11 +218,11 @@ class Entry:
 class CellSoFar:
     """What a cell has dispatched."""
 
-    mode: CheckMode = "off"
+    mode: model.CheckMode = "off"
     name: str = ""
     started: float = 0.0
     has_ended: bool = False
-    trails: Counter[Processes] = field(default_factory=Counter)
+    trails: Counter[model.Processes] = field(default_factory=Counter)
     ring: deque[Entry] = field(default_factory=lambda: deque(maxlen=RING))
     number: int = 0
     run: int = 0
@@ -240,7 +230,7 @@ class CellSoFar:
     refused_at: dict[int | None, None] = field(default_factory=dict)  # the lines
     is_agreed: bool = True  # with the other processes, before it is made
 
-    def count(self, processes: Processes) -> int:
+    def count(self, processes: model.Processes) -> int:
         """Returns how many the main thread has dispatched over these processes."""
         return self.trails[processes]
 
@@ -274,10 +264,10 @@ class Making(threading.local):
         self.is_unchecked = threading.current_thread() in _UNCHECKED
 
 
-def as_dispatch(entry: Entry, *, is_one_of_many: bool = False) -> Dispatch:
+def as_dispatch(entry: Entry, *, is_one_of_many: bool = False) -> model.Dispatch:
     """Returns a dispatch as other processes are told of it; one of many with fewer shapes."""
     known = entry.known
-    return Dispatch(
+    return model.Dispatch(
         number=entry.number,
         name=known.name,
         fingerprint=known.fingerprint,
@@ -294,7 +284,7 @@ def as_dispatch(entry: Entry, *, is_one_of_many: bool = False) -> Dispatch:
     )
 
 
-def arguments_given(entry: Entry) -> list[Argument]:
+def arguments_given(entry: Entry) -> list[model.Argument]:
     """Returns what a dispatch is given, with the names that arrays have now."""
     return [*ORIGINS.described(entry.origins), *arguments_of_host(entry.origins, entry.of_host)]
 
@@ -307,7 +297,7 @@ MOST_OF_A_REASON = 200
 class _Outstanding:
     """A computation that calls Python back, and may fail in that; its results are held."""
 
-    processes: Processes
+    processes: model.Processes
     key: int
     text: str
     results: Sequence[Any]
@@ -336,7 +326,7 @@ class Launches:
     def __init__(self) -> None:
         self._last: Sequence[Any] = ()
         self._lock = threading.RLock()  # a signal's handler may dispatch, too
-        self._failures: dict[Processes, Failures] = {}
+        self._failures: dict[model.Processes, Failures] = {}
         self._outstanding: deque[_Outstanding] = deque()
 
     def made(self, cell: CellSoFar, entry: Entry, results: Sequence[Any], *, is_main: bool) -> None:
@@ -373,11 +363,11 @@ class Launches:
             with contextlib.suppress(ValueError):  # a handler has waited for it
                 self._outstanding.remove(each)
 
-    def failures(self, processes: Processes) -> Failures:
+    def failures(self, processes: model.Processes) -> Failures:
         """Returns what has failed of what spans these processes."""
         return self._failures.get(processes, NONE)
 
-    def told(self) -> dict[Processes, Failures]:
+    def told(self) -> dict[model.Processes, Failures]:
         """Returns what has failed, by the processes that it spans; waits for nothing.
 
         What is outstanding counts if one of this process's devices has failed in it.

@@ -16,11 +16,7 @@ from jaxnb.labels import (
     processes_label,
     ranks_label,
 )
-from jaxnb.profile.statistics import (
-    MOST_LARGEST,
-    DeviceStats,
-    LargeArray,
-)
+from jaxnb.profile.statistics import DeviceStats, LargeArray
 
 _SOURCES = {
     "memory_stats": "In use, peak and limit are what the backend's memory_stats() says.",
@@ -57,7 +53,7 @@ def stats_card(
         _devices(firsts, notes, "PSS / RSS" if has_pss else "RSS", with_cpu=bool(at)),
         # In HTML they stand in their rows.
         Either(text="\n".join(dict.fromkeys(f"  {note}" for note in notes if note))),
-        Either(text="largest arrays, and who holds them" if largest else ""),
+        Either(text="largest arrays, and their devices" if largest else ""),
         Table(_LARGEST_COLUMNS, largest, titled=False),
         Note(source, "dim"),
     )
@@ -103,7 +99,7 @@ _LARGEST_COLUMNS = (
     Column("largest arrays", least=16),
     Column(least=12),
     Column("bytes", ">"),
-    Column("held by", least=14),
+    Column("devices", least=14),
 )
 
 
@@ -179,45 +175,16 @@ def _source(stats: Sequence[DeviceStats], pss: bool) -> str:
 def _largest(stats: Sequence[DeviceStats]) -> list[Row]:
     """Returns the largest arrays over all devices; what is alike on several, once.
 
-    Where one is, its sharding says, as it need not be among the largest of each device that has
-    it; but not on processes that would have told of it, and have not.
+    Where one is, its sharding says, as it need not be among the largest of each device that has it.
     """
     known = {entry.device.id for entry in stats if entry.source != "none"}
     alike: dict[LargeArray, set[int]] = {}
     for entry in stats:
         for array in entry.largest:
-            held = {n for first, last in array.devices for n in range(first, last + 1)}
-            alike.setdefault(replace(array, devices=()), set()).update(held & known)
+            over = {n for first, last in array.devices for n in range(first, last + 1)}
+            alike.setdefault(replace(array, devices=()), set()).update(over & known)
     top = sorted(alike, key=LargeArray.rank)[:_LARGEST]
-    elsewhere = {
-        array: _devices_of_others(array, stats) | _devices_without(array, stats) for array in top
-    }
-    return [_large_row(array, alike[array] - elsewhere[array], stats) for array in top]
-
-
-def _devices_of_others(array: LargeArray, stats: Sequence[DeviceStats]) -> set[int]:
-    """Returns the devices of processes that have another array by this one's name."""
-    by_process: dict[int, list[LargeArray]] = {}
-    for entry in stats:
-        named = (each for each in _without_devices(entry) if each.name == array.name)
-        by_process.setdefault(entry.device.process_index, []).extend(named)
-    others = {i for i, found in by_process.items() if array.name and found and array not in found}
-    return {entry.device.id for entry in stats if entry.device.process_index in others}
-
-
-def _devices_without(array: LargeArray, stats: Sequence[DeviceStats]) -> set[int]:
-    """Returns the devices of processes that have told of no such array, and of smaller ones."""
-    told = {entry.device.process_index for entry in stats if array in _without_devices(entry)}
-    return {
-        entry.device.id
-        for entry in stats
-        if entry.device.process_index not in told
-        and (len(entry.largest) < MOST_LARGEST or entry.largest[-1].nbytes < array.nbytes)
-    }
-
-
-def _without_devices(entry: DeviceStats) -> list[LargeArray]:
-    return [replace(each, devices=()) for each in entry.largest]
+    return [_large_row(array, alike[array], stats) for array in top]
 
 
 def _large_row(array: LargeArray, held: set[int], stats: Sequence[DeviceStats]) -> list[str | Cell]:

@@ -6,18 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from math import floor, log10
 
-from jaxnb.display.blocks import (
-    MARK_COLOR,
-    Block,
-    Column,
-    Either,
-    Facts,
-    Lanes,
-    Length,
-    Mark,
-    Note,
-    Table,
-)
+from jaxnb.display import blocks as b
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import WIDTH, wrapped
 from jaxnb.labels import (
@@ -93,7 +82,7 @@ def ticks(seconds: float, about: int) -> list[tuple[float, str]]:
     ]
 
 
-def lanes(timeline: Timeline, shown: Sequence[ProcessTimeline]) -> Lanes:
+def lanes(timeline: Timeline, shown: Sequence[ProcessTimeline]) -> b.Lanes:
     """Returns the picture of a timeline.
 
     Args:
@@ -104,17 +93,17 @@ def lanes(timeline: Timeline, shown: Sequence[ProcessTimeline]) -> Lanes:
     kinds = {span.kind for each in shown for span in each.spans}
     marks = [_mark(late, places, timeline.seconds) for late in _longest(timeline, places)]
     legend = [(KIND_LABELS[k], _COLORS[k]) for k in KIND_LABELS if k in kinds]
-    return Lanes(
+    return b.Lanes(
         [f"process {index}" for index in places],
         [_lengths(each, timeline.seconds) for each in shown],
         marks,
         [(100 * at / timeline.seconds, label) for at, label in ticks(timeline.seconds, 5)],
-        [*legend, ("last arrival", MARK_COLOR)] if marks else legend,
+        [*legend, ("last arrival", b.MARK_COLOR)] if marks else legend,
     )
 
 
-def _lengths(process: ProcessTimeline, seconds: float) -> list[Length]:
-    found: list[Length] = []
+def _lengths(process: ProcessTimeline, seconds: float) -> list[b.Length]:
+    found: list[b.Length] = []
     start = 0
     for kind, group in groupby(dominant(process, seconds, _COLUMNS)):
         stop = start + len(list(group))
@@ -122,7 +111,7 @@ def _lengths(process: ProcessTimeline, seconds: float) -> list[Length]:
             began, ended = (format_precisely(x * seconds / _COLUMNS) for x in (start, stop))
             title = f"process {process.process_index}: {KIND_LABELS[kind]}, {began} to {ended}"
             place = (100 * start / _COLUMNS, 100 * (stop - start) / _COLUMNS)
-            found.append(Length(*place, _COLORS[kind], title))
+            found.append(b.Length(*place, _COLORS[kind], title))
         start = stop
     return found
 
@@ -133,14 +122,14 @@ def _longest(timeline: Timeline, places: Mapping[int, int]) -> list[Late]:
     return there[:MAX_LINES]
 
 
-def _mark(late: Late, places: Mapping[int, int], seconds: float) -> Mark:
+def _mark(late: Late, places: Mapping[int, int], seconds: float) -> b.Mark:
     crossed = [places[index] for index in (*late.waited, late.last) if index in places]
     waited = format_precisely(max(late.waited.values()))
     title = (
         f"{late.site}, collective {late.number} over processes {ranks_label(late.site.processes)}: "
         f"process {late.last} came last; others waited up to {waited}"
     )
-    return Mark(100 * late.at / seconds, min(crossed), max(crossed), title)
+    return b.Mark(100 * late.at / seconds, min(crossed), max(crossed), title)
 
 
 MAX_PROCESSES = 64
@@ -160,21 +149,21 @@ def timeline_card(timeline: Timeline) -> Card:
         facts.append(plural(timeline.dispatches, "dispatch") + " compared")
     verdicts = [*_verdicts(timeline), *_endings(timeline)]
     titles = ("process", *KIND_LABELS.values(), "came last", "delayed others")
-    table = Table(
-        [Column(title, ">") for title in titles],
+    table = b.Table(
+        [b.Column(title, ">") for title in titles],
         [_row(timeline, each) for each in shown],
         more=(len(timeline.processes) - len(shown), "process"),
         gap=1,
     )
     has_bars = timeline.seconds > 0 and bool(shown)
-    picture: list[Block] = [lanes(timeline, shown)] if has_bars else []
+    picture: list[b.Block] = [lanes(timeline, shown)] if has_bars else []
     return card_of(
-        Facts(facts, cell_label(timeline.cell)),
-        Either([Note(each) for each in verdicts]),
-        Either(picture, "\n".join(_text_bars(timeline, shown) if has_bars else [])),
+        b.Facts(facts, cell_label(timeline.cell)),
+        b.Either([b.Note(each) for each in verdicts]),
+        b.Either(picture, "\n".join(_text_bars(timeline, shown) if has_bars else [])),
         table,
-        Either(text="\n".join(map(wrapped, verdicts))),
-        Note(" ".join(_notes(timeline)), "dim"),
+        b.Either(text="\n".join(map(wrapped, verdicts))),
+        b.Note(" ".join(_notes(timeline)), "dim"),
     )
 
 
