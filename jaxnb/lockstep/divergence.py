@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from difflib import SequenceMatcher, unified_diff
+from itertools import takewhile
 
 from jaxnb.labels import capitalized, processes_label, ranks_label
 from jaxnb.model import dispatches as model
@@ -55,8 +56,8 @@ def difference(
     if len(known) < 2:
         return None
     (first, second), programs_known = zip(*known[:2], strict=True)
-    # Names and layouts of all that follows a difference differ too: first without them.
-    for simple, has_all in ((_without_names, False), (_without_layouts, False), (str, True)):
+    # Names and layouts of all that follows a difference differ too: at first they are left out.
+    for simple, has_all in ((_without_names, False), (str, True)):
         ours, theirs = (
             [each for each in lines if has_all or not _PLUMBING.match(each.text)]
             for lines in programs_known
@@ -67,7 +68,8 @@ def difference(
     else:
         return None
     who = first, second
-    low, high = _middle(mine, its)
+    low = _count_equal(mine, its)
+    high = _count_equal(mine[low:][::-1], its[low:][::-1])
     shown = [
         [_shown(text, line) for text, line in zip(texts, lines, strict=True)][
             max(0, low - CONTEXT) : max(low, len(texts) - high) + CONTEXT
@@ -86,12 +88,8 @@ _PLUMBING = re.compile(r"^(?:ROOT )?(?:\(.*\)|\S+) (?:parameter|tuple|get-tuple-
 """What says how values are handed on. It moves about, and differs where something else does."""
 
 
-def _without_layouts(text: str) -> str:
-    return _LAYOUT.sub("", text)
-
-
 def _without_names(text: str) -> str:
-    return _NAME.sub("", _without_layouts(text))
+    return _NAME.sub("", _LAYOUT.sub("", text))
 
 
 def _shown(text: str, line: model.ProgramLine) -> str:
@@ -127,12 +125,10 @@ def _place(source: str) -> str:
     return f"line {found[2]} of {cell_label(int(found[1]))}" if found else source
 
 
-def _middle(mine: Sequence[str], its: Sequence[str]) -> tuple[int, int]:
-    """Returns how many lines at the start, and how many at the end, are the same."""
-    shorter = min(len(mine), len(its))
-    start = next((i for i in range(shorter) if mine[i] != its[i]), shorter)
-    left = shorter - start
-    return start, next((i for i in range(left) if mine[-1 - i] != its[-1 - i]), left)
+def _count_equal(mine: Sequence[str], its: Sequence[str]) -> int:
+    """Returns how many lines at the start are equal."""
+    pairs = zip(mine, its, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _summary(
@@ -192,7 +188,7 @@ def _operation(text: str) -> str:
 def text_of(found: model.ProgramDifference) -> str:
     """Returns the diff for people: a sentence, and the lines below it."""
     more = [f"… {found.left_out} lines more differ"] if found.left_out else []
-    return "\n".join([*(f"  {line}" for line in found.lines), *(f"  {each}" for each in more)])
+    return "\n".join(f"  {line}" for line in (*found.lines, *more))
 
 
 NOTHING_RAN = "None of it has run"
@@ -255,10 +251,6 @@ def _kind(at: Mapping[int, model.Dispatch], everyone: Collection[int]) -> model.
     return "inputs" if differ and at.keys() >= set(everyone) else "missing"
 
 
-def _identity(dispatch: model.Dispatch | None) -> tuple[int, int] | None:
-    return None if dispatch is None else (dispatch.fingerprint, dispatch.inputs)
-
-
 def sides(
     at: Mapping[int, model.Dispatch | None], notes: Mapping[int, str]
 ) -> tuple[model.Side, ...]:
@@ -268,12 +260,14 @@ def sides(
         at: Process index to its dispatch, or None.
         notes: Process index to why it made none.
     """
-    groups: dict[tuple[object, int, str], list[int]] = {}
+    groups: dict[tuple[object, str], list[int]] = {}
     for i, dispatch in sorted(at.items()):  # so that each process says the same
-        note = notes.get(i, "had finished") if dispatch is None else ""
-        number = 0 if dispatch is None else dispatch.number
-        groups.setdefault((_identity(dispatch), number, note), []).append(i)
-    found = [model.Side(tuple(who), at[who[0]], note) for (_, _, note), who in groups.items()]
+        if dispatch is None:
+            key: tuple[object, str] = None, notes.get(i, "had finished")
+        else:
+            key = (dispatch.fingerprint, dispatch.inputs, dispatch.number), ""
+        groups.setdefault(key, []).append(i)
+    found = [model.Side(tuple(who), at[who[0]], note) for (_, note), who in groups.items()]
     return tuple(sorted(found, key=lambda side: (side.dispatch is None, -len(side.processes))))
 
 

@@ -24,10 +24,6 @@ WAIT_SECONDS = 5.0
 """Who does not tell by then was interrupted, or has died: then it is told of who did."""
 
 
-def _nothing(processes: tuple[int, ...], number: int) -> list[Argument]:
-    return []
-
-
 class InLockstep(Lockstep):
     """Has this process agree with the others before each dispatch over several of them.
 
@@ -47,7 +43,7 @@ class InLockstep(Lockstep):
     ) -> None:
         super().__init__(process_index, num_processes, conductor)
         self.is_in_cell = self.is_answering = self._is_leaving = False
-        self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = _nothing
+        self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = lambda _, __: []
         process_interrupts.tell(self.signals.keeps, self._took)
         process_connection.install(self.signals.puts_off, self._is_idle)
 

@@ -203,10 +203,6 @@ class ConductorGoneError(ConnectionError):
 LetGo = Callable[[Go, BaseException | None], None]
 
 
-def _nothing(_: Go, __: BaseException | None) -> None:
-    pass
-
-
 class Line:
     """Asks the conductor; from any thread.
 
@@ -252,7 +248,7 @@ class Line:
         lane: Lane = "main",
         text: str = "",
         is_taken_back: Callable[[], bool] = lambda: False,
-        let_go: LetGo = _nothing,
+        let_go: LetGo = lambda _, __: None,
     ) -> Go | Stop:
         """Says a word and waits for the answer, until it comes or the conductor ends.
 

@@ -17,14 +17,13 @@ import jax
 import numpy as np
 
 from jaxnb.compat import jax_dispatch as internals
-from jaxnb.compat.jax_dispatch import is_of_results, unchecked_axes
 from jaxnb.compat.jax_runtime import is_ready, wait_until_ready
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import type_label
 from jaxnb.lockstep.messages import NONE, Failures
 from jaxnb.lockstep.process_ask_conductor import as_digest
-from jaxnb.lockstep.process_inputs import HostInput, arguments_of_host
-from jaxnb.lockstep.process_origins import ORIGINS, origin_of
+from jaxnb.lockstep.process_inputs import HostInput
+from jaxnb.lockstep.process_origins import origin_of
 from jaxnb.model import dispatches as model
 from jaxnb.model.scripts import cell_label
 
@@ -76,7 +75,9 @@ class Programs:
             self._chars -= self._kept.pop(fingerprint, (0, read))[0]
             self._kept[fingerprint] = len(text), read if found is None else lambda: found
             self._chars += len(text)
-            while self._is_too_much():
+            while (count := len(self._kept)) > MAX_PROGRAMS or (
+                count > MIN_PROGRAMS and self._chars > MAX_CHARS
+            ):
                 self._chars -= self._kept.popitem(last=False)[1][0]
 
     def lines(self, fingerprint: int) -> list[model.ProgramLine]:
@@ -84,10 +85,6 @@ class Programs:
         with self._lock:
             kept = self._kept.get(fingerprint)
         return kept[1]() if kept is not None else []
-
-    def _is_too_much(self) -> bool:
-        count = len(self._kept)
-        return count > MAX_PROGRAMS or (count > MIN_PROGRAMS and self._chars > MAX_CHARS)
 
 
 MOST = 100
@@ -184,7 +181,7 @@ def known_of(executable: Any, programs: Programs) -> Known:
         known.program = as_digest(known.fingerprint)
         known.collectives = _COLLECTIVE.search(text) is not None
         known.calls_back = _CALLS_BACK.search(text) is not None
-        known.axes = unchecked_axes(executable)
+        known.axes = internals.unchecked_axes(executable)
         options = internals.executable_options(executable)
         facts = [f"devices {order}", *(f"compiler_options {each[1:]}" for each in options)]
         programs.keep(known.fingerprint, executable, text, facts)
@@ -284,11 +281,6 @@ def as_dispatch(entry: Entry, *, is_one_of_many: bool = False) -> model.Dispatch
     )
 
 
-def arguments_given(entry: Entry) -> list[model.Argument]:
-    """Returns what a dispatch is given, with the names that arrays have now."""
-    return [*ORIGINS.described(entry.origins), *arguments_of_host(entry.origins, entry.of_host)]
-
-
 MOST_OF_A_REASON = 200
 """So many characters of an error are told to the others."""
 
@@ -302,9 +294,10 @@ class _Outstanding:
     text: str
     results: Sequence[Any]
 
-    def told(self, reason: str) -> str:
-        """Returns what has failed, in words, and why."""
-        return f"{self.text} ({reason})"
+    def added_to(self, failures: dict[model.Processes, Failures], reason: str) -> None:
+        """Adds to failures that it has failed, and why."""
+        before = failures.get(self.processes, NONE)
+        failures[self.processes] = before.with_one(self.key, f"{self.text} ({reason})")
 
 
 class Launches:
@@ -345,7 +338,7 @@ class Launches:
 
         ``jax_debug_nans`` looks at the results of what was made, and runs it again step by step.
         """
-        is_after = is_of_results(error) or isinstance(error, JaxnbError)
+        is_after = internals.is_of_results(error) or isinstance(error, JaxnbError)
         if entry.known.collectives and not is_after:
             self._note(_outstanding(cell, entry, ()), _reason(error))
 
@@ -376,14 +369,12 @@ class Launches:
             found = dict(self._failures)
         for each in list(self._outstanding):
             if reason := next(filter(None, map(_why_it_has_failed, each.results)), ""):
-                before = found.get(each.processes, NONE)
-                found[each.processes] = before.with_one(each.key, each.told(reason))
+                each.added_to(found, reason)
         return found
 
     def _note(self, each: _Outstanding, reason: str) -> None:
         with self._lock:
-            before = self.failures(each.processes)
-            self._failures[each.processes] = before.with_one(each.key, each.told(reason))
+            each.added_to(self._failures, reason)
 
 
 def _outstanding(cell: CellSoFar, entry: Entry, results: Sequence[Any]) -> _Outstanding:

@@ -51,7 +51,7 @@ class Recorder:
     def __init__(
         self, process_index: int, lockstep: InLockstep, watch: recorded.Watch, replicas: Replicas
     ) -> None:
-        self._process_index, self._num_processes = process_index, lockstep.num_processes
+        self._process_index = process_index
         self.lockstep = lockstep
         self._cell = recorded.CellSoFar(has_ended=True)
         self.launches = recorded.Launches()
@@ -259,38 +259,28 @@ class Recorder:
             known.results = recorded.shapes_of(internals.executable_results(executable))
             known.kept = internals.executable_kept(executable, len(arguments))
         used = internals.executable_inputs(executable, arguments)
-        self._record(known, used, used)
-
-    def _record(
-        self, known: recorded.Known, looked_at: Sequence[Any], arguments: Sequence[Any]
-    ) -> None:
         cell = self._cell
-        line = line_in(sys._getframe(2), cell.name)
+        line = line_in(sys._getframe(1), cell.name)
         seconds = time.monotonic() - cell.started
-        digest, of_host = process_inputs.digests_of(looked_at) if looked_at else (0, ())
-        origins = ORIGINS.of_arguments(arguments)
+        digest, of_host = process_inputs.digests_of(used) if used else (0, ())
+        origins = ORIGINS.of_arguments(used)
         given = hash((digest, *ORIGINS.numbers(origins)))
         entry = recorded.Entry(0, known, line, seconds, given, digest, origins, of_host)
         if not cell.is_agreed:
             self._note(cell, entry)
-        elif self._process_index in entry.known.processes:
-            self.agreement.reach(cell, entry, arguments, self.depth())
+        elif self._process_index in known.processes:
+            self.agreement.reach(cell, entry, used, self.depth())
             self._note(cell, entry)
-
-    def _add(self, cell: recorded.CellSoFar, entry: recorded.Entry) -> None:
-        """Counts a dispatch, if it is the main thread's: others' come in any order."""
-        known = entry.known
-        with self._lock:
-            if self._making.is_main:
-                cell.trails[known.processes] += 1
-                entry.number = cell.trails[known.processes]
-            cell.ring.append(entry)
 
     def _note(self, cell: recorded.CellSoFar, entry: recorded.Entry) -> None:
         self._making.entries.append(entry)  # first: an interrupt may strike anywhere
-        self._add(cell, entry)
-        known = entry.known
-        if self._making.is_main:
+        known, is_main = entry.known, self._making.is_main
+        with self._lock:
+            if is_main:  # other threads' come in any order, and are not counted
+                cell.trails[known.processes] += 1
+                entry.number = cell.trails[known.processes]
+            cell.ring.append(entry)
+        if is_main:
             base = hash((cell.run, entry.number, *known.processes))
         elif all(made.base for number, made in entry.origins if number):
             # Of a thread's nobody knows how many came before: it is known by what it computes.
@@ -327,7 +317,8 @@ class Recorder:
         entry = self._making.attempt or self._cell.refused
         if entry is None or (entry.known.processes, entry.number) != (processes, number):
             return []
-        return recorded.arguments_given(entry)
+        of_host = process_inputs.arguments_of_host(entry.origins, entry.of_host)
+        return [*ORIGINS.described(entry.origins), *of_host]
 
     def failed(self, depth: int, error: BaseException) -> None:
         """Notes what was raised while dispatches were made."""

@@ -20,13 +20,7 @@ from jaxnb.labels import (
 from jaxnb.model.insight import SPAN_KINDS, Late, ProcessTimeline, SpanKind, Straggler, Timeline
 from jaxnb.model.scripts import cell_label
 
-KIND_LABELS: dict[SpanKind, str] = {
-    "python": "Python",
-    "tracing": "tracing",
-    "compiling": "compiling",
-    "dispatching": "dispatching",
-    "waiting": "waiting",
-}
+KIND_LABELS: dict[SpanKind, str] = {**{kind: kind for kind in SPAN_KINDS}, "python": "Python"}
 
 # Of Okabe and Ito's palette, as the processes' own colours: it stands out from white and black.
 _COLORS: dict[SpanKind, str] = {
@@ -91,7 +85,9 @@ def lanes(timeline: Timeline, shown: Sequence[ProcessTimeline]) -> b.Lanes:
     """
     places = {each.process_index: place for place, each in enumerate(shown)}
     kinds = {span.kind for each in shown for span in each.spans}
-    marks = [_mark(late, places, timeline.seconds) for late in _longest(timeline, places)]
+    there = [late for late in timeline.lates if late.last in places]
+    there.sort(key=lambda late: -max(late.waited.values()))
+    marks = [_mark(late, places, timeline.seconds) for late in there[:MAX_LINES]]
     legend = [(KIND_LABELS[k], _COLORS[k]) for k in KIND_LABELS if k in kinds]
     return b.Lanes(
         [f"process {index}" for index in places],
@@ -116,12 +112,6 @@ def _lengths(process: ProcessTimeline, seconds: float) -> list[b.Length]:
     return found
 
 
-def _longest(timeline: Timeline, places: Mapping[int, int]) -> list[Late]:
-    there = [late for late in timeline.lates if late.last in places]
-    there.sort(key=lambda late: -max(late.waited.values()))
-    return there[:MAX_LINES]
-
-
 def _mark(late: Late, places: Mapping[int, int], seconds: float) -> b.Mark:
     crossed = [places[index] for index in (*late.waited, late.last) if index in places]
     waited = format_precisely(max(late.waited.values()))
@@ -144,7 +134,10 @@ _BLOCKS = dict(zip(SPAN_KINDS, "█▓▒░·", strict=True))
 def timeline_card(timeline: Timeline) -> Card:
     """What each process did in a cell, and when; who came last, and for how long others waited."""
     shown = _shown(timeline)
-    facts = [plural(len(timeline.processes), "process"), format_seconds(timeline.seconds)]
+    facts = [
+        plural(len(timeline.processes), "process"),
+        format_seconds(timeline.seconds),
+    ]
     if timeline.dispatches:
         facts.append(plural(timeline.dispatches, "dispatch") + " compared")
     verdicts = [*_verdicts(timeline), *_endings(timeline)]
@@ -193,30 +186,23 @@ def _verdict(late: Straggler, dispatches: int) -> str:
     whom = processes_label(others) if len(others) < len(late.waited) else "the others"
     if len(late.waited) == 1:
         whom = processes_label(late.waited)
+    site = late.site
+    place = f"line {site.line} (`{site.name}`)" if site.line is not None else f"`{site.name}`"
     return (
         f"Process {late.process_index} was last at {format_count(late.came_last)} of "
         f"{plural(dispatches, 'dispatch')}; {whom} waited up to {format_seconds(late.seconds)} "
-        f"for it, most at {_place(late)}."
+        f"for it, most at {place}."
     )
-
-
-def _place(late: Straggler) -> str:
-    site = late.site
-    return f"line {site.line} (`{site.name}`)" if site.line is not None else f"`{site.name}`"
 
 
 def _endings(timeline: Timeline) -> list[str]:
     ends: dict[str, list[int]] = {}
     for index, each in timeline.processes.items():
         if each.ending:
-            ends.setdefault(each.ending, []).append(index)
-    found = [f"{processes_label(who).capitalize()} {end}." for end, who in ends.items()]
-    gone: dict[str, list[int]] = {}
+            ends.setdefault(f" {each.ending}", []).append(index)
     for index, why in timeline.missing.items():
-        gone.setdefault(why, []).append(index)
-    return found + [
-        f"{processes_label(who).capitalize()}: no timeline ({why})." for why, who in gone.items()
-    ]
+        ends.setdefault(f": no timeline ({why})", []).append(index)
+    return [f"{processes_label(who).capitalize()}{end}." for end, who in ends.items()]
 
 
 def _notes(timeline: Timeline) -> list[str]:
