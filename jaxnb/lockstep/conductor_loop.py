@@ -11,27 +11,10 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 
+from jaxnb.lockstep import wire
 from jaxnb.lockstep.conductor import Conductor, Decision
 from jaxnb.lockstep.connections import Connection, Door, HungUpError
 from jaxnb.lockstep.messages import Press
-from jaxnb.lockstep.wire import (
-    Ask,
-    Begin,
-    Explain,
-    Hello,
-    Interrupt,
-    InterruptHandled,
-    InterruptHeld,
-    InterruptRaised,
-    Leave,
-    Packets,
-    Said,
-    Say,
-    WireError,
-    Withdraw,
-    pack_answer,
-    pack_waits,
-)
 
 LOG = logging.getLogger(__name__)
 
@@ -59,7 +42,7 @@ class Loop:
         self._door = door
         self._press = press
         self._conductor = Conductor(num_processes)
-        self._packets = Packets(num_processes)
+        self._packets = wire.Packets(num_processes)
         self._selector = selectors.DefaultSelector()
         self._selector.register(door, selectors.EVENT_READ)
         self._wake, self._woken = socket.socketpair()
@@ -146,43 +129,43 @@ class Loop:
                 if connection not in self._who:
                     return  # what it said before has ended it
                 said = self._packets.unpack(packet)
-                if isinstance(said, Ask):
+                if isinstance(said, wire.Ask):
                     # Never waits: who asks may not read.
-                    connection.offer(pack_waits(self._conductor.waits()))
+                    connection.offer(wire.pack_waits(self._conductor.waits()))
                 else:
                     self._carry_out(self._take(connection, said))
         except HungUpError:
             self._forget(connection)
-        except (WireError, OSError) as error:
+        except (wire.WireError, OSError) as error:
             LOG.warning("ended a connection: %s", error)
             self._forget(connection)
 
-    def _take(self, connection: Connection, said: Said) -> list[Decision]:
-        if isinstance(said, Interrupt):
+    def _take(self, connection: Connection, said: wire.Said) -> list[Decision]:
+        if isinstance(said, wire.Interrupt):
             return self._conductor.interrupt(said.cell)
         who = self._who[connection]
         match said:
-            case Hello(process, pid) if who is None and process not in self._connections:
+            case wire.Hello(process, pid) if who is None and process not in self._connections:
                 self._who[connection], self._connections[process] = process, connection
                 self._pids[process] = connection.peer or pid
                 return []
-            case Say(token, lane, word, text) if who is not None and who in word.participants:
+            case wire.Say(token, lane, word, text) if who is not None and who in word.participants:
                 return self._conductor.say(who, token, lane, word, text)
-            case Withdraw(token) if who is not None:
+            case wire.Withdraw(token) if who is not None:
                 return self._conductor.withdraw(who, token)
-            case Explain(token, number, text) if who is not None:
+            case wire.Explain(token, number, text) if who is not None:
                 return self._conductor.explain(who, token, number, text)
-            case Begin(cell, members) if who is not None and who in members:
+            case wire.Begin(cell, members) if who is not None and who in members:
                 return self._conductor.begin(who, cell, members)
-            case Leave(end) if who is not None:
+            case wire.Leave(end) if who is not None:
                 return self._conductor.leave(who, end)
-            case InterruptRaised() if who is not None:
+            case wire.InterruptRaised() if who is not None:
                 return self._conductor.interrupt_raised(who)
-            case InterruptHandled() if who is not None:
+            case wire.InterruptHandled() if who is not None:
                 return self._conductor.interrupt_handled(who)
-            case InterruptHeld() if who is not None:
+            case wire.InterruptHeld() if who is not None:
                 return self._conductor.interrupt_held(who)
-        raise WireError(f"process {who} cannot say {said}")
+        raise wire.WireError(f"process {who} cannot say {said}")
 
     def _forget(self, connection: Connection) -> None:
         """Ends a connection; the process whose it was is dead."""
@@ -203,7 +186,7 @@ class Loop:
             if connection is None:
                 continue  # it has just ended: its end is the next event
             try:
-                connection.send(pack_answer(each.token, each.what))
+                connection.send(wire.pack_answer(each.token, each.what))
             except ConnectionError:
                 pass  # likewise
             except OSError as error:  # too long for the system: one process, and not the group

@@ -20,7 +20,6 @@ import socket
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 # Who connects draws a random number and sends it first. A packet carries a code made from that,
 # the
@@ -143,15 +142,13 @@ class SealedConnection:
         if self._keys is None:
             if len(self._came) < DRAWN_BYTES:
                 return
-            self._keys = self._keys_of_other(bytes(self._came[:DRAWN_BYTES]))
+            drawn = bytes(self._came[:DRAWN_BYTES])
+            if self._is_new is None or not self._is_new(drawn):
+                raise ConnectionAbortedError("a number that another connection has begun with")
+            self._keys = self._key_of(drawn, b"answers"), self._key_of(drawn, b"asks")
             del self._came[:DRAWN_BYTES]
         while self._opens(self._keys[1]):
             pass
-
-    def _keys_of_other(self, drawn: bytes) -> tuple[bytes, bytes]:
-        if self._is_new is None or not self._is_new(drawn):
-            raise ConnectionAbortedError("a number that another connection has begun with")
-        return self._key_of(drawn, b"answers"), self._key_of(drawn, b"asks")
 
     def _key_of(self, drawn: bytes, side: bytes) -> bytes:
         return hashlib.blake2b(side + drawn, key=self._key, digest_size=32).digest()
@@ -199,64 +196,6 @@ _CREDENTIALS = struct.Struct("3i")
 _KEY_BYTES = 32
 
 
-class Connection(Protocol):
-    """One end of a connection.
-
-    Attributes:
-        peer: The other end's process id; None where only its own word tells it.
-        is_known: Whether it is known that the other end may say something.
-    """
-
-    peer: int | None
-    is_known: bool
-
-    def send(self, packet: bytes, /) -> object:
-        """Sends a packet; from any thread, and from a signal's handler."""
-
-    def offer(self, packet: bytes) -> None:
-        """Sends a packet if that takes no waiting.
-
-        Raises:
-            OSError: It does. What is on its way then may be cut: close the connection.
-        """
-
-    def arrived(self) -> list[bytes]:
-        """Reads once, and returns the packets that are whole by now: one thread at a time.
-
-        Raises:
-            HungUpError: There will be no more.
-            OSError: What came is not the other end's, or nothing has come in time.
-        """
-
-    def receive(self) -> bytes:
-        """Returns the next packet, the same one until :meth:`take`; raises as :meth:`arrived` does.
-
-        What another thread sets in this one (``PyThreadState_SetAsyncExc``) loses no packet.
-        """
-
-    def take(self) -> None:
-        """Takes the packet that was received."""
-
-    def fileno(self) -> int:
-        """Returns the socket's, for a selector."""
-
-    def close(self) -> None:
-        """Hangs up."""
-
-
-class Door(Protocol):
-    """Where the conductor listens."""
-
-    def accept(self) -> Connection | None:
-        """Returns who has come; None if it is another user, who is sent away."""
-
-    def fileno(self) -> int:
-        """Returns the socket's, for a selector."""
-
-    def close(self) -> None:
-        """Listens no more."""
-
-
 def listening(path: Path, host: str | None, max_bytes: int = MAX_BYTES) -> Door:
     """Listens at a path that only this user reaches.
 
@@ -268,7 +207,7 @@ def listening(path: Path, host: str | None, max_bytes: int = MAX_BYTES) -> Door:
     """
     if host is None and not hasattr(socket, "SO_PEERCRED"):
         host = "127.0.0.1"  # macOS: no Unix sockets that keep packets whole, either
-    return _UnixDoor(path, max_bytes) if host is None else _TcpDoor(path, host, max_bytes)
+    return UnixDoor(path, max_bytes) if host is None else TcpDoor(path, host, max_bytes)
 
 
 def connected(path: Path, seconds: float | None = None) -> Connection:
@@ -289,7 +228,7 @@ def connected(path: Path, seconds: float | None = None) -> Connection:
         except OSError:
             connection.close()
             raise
-        return _UnixConnection(connection, MAX_BYTES)
+        return UnixConnection(connection, MAX_BYTES)
     door = json.loads(path.read_bytes())
     connection = socket.create_connection((door["host"], door["port"]), seconds)
     connection.settimeout(seconds)
@@ -311,12 +250,12 @@ def _over_tcp(
         raise
 
 
-class _UnixDoor:
+class UnixDoor:
+    """Where the conductor listens on one host: at a path that only this user reaches."""
+
     def __init__(self, path: Path, max_bytes: int) -> None:
-        self._socket, self._max_bytes = (
-            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET),
-            max_bytes,
-        )
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._max_bytes = max_bytes
         before = os.umask(0o177)
         try:
             self._socket.bind(str(path))
@@ -326,13 +265,14 @@ class _UnixDoor:
         self.fileno, self.close = self._socket.fileno, self._socket.close
 
     def accept(self) -> Connection | None:
+        """Returns who has come; None if it is another user, who is sent away."""
         accepted, _ = self._socket.accept()
         pid, uid = _credentials(accepted)
         if uid not in (os.geteuid(), 0):
             LOG.warning("refused process %d of user %d", pid, uid)
             accepted.close()
             return None
-        return _UnixConnection(accepted, self._max_bytes)
+        return UnixConnection(accepted, self._max_bytes)
 
 
 def _credentials(connection: socket.socket) -> tuple[int, int]:
@@ -341,21 +281,33 @@ def _credentials(connection: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-class _UnixConnection:
+class UnixConnection:
+    """One end of a connection whose packets the system keeps whole.
+
+    Attributes:
+        peer: The other end's process id.
+        is_known: Whether it is known that the other end may say something.
+    """
+
     def __init__(self, connection: socket.socket, max_bytes: int) -> None:
         self._socket = connection
         # Of whichever thread reads; to allocate as much for each packet costs more than the packet.
         self._buffer = memoryview(bytearray(max_bytes))
         self._sizes: list[int] = []  # of the packet in it, if there is one
-        self.send: Callable[[bytes], object] = connection.send
-        self.peer: int | None = _credentials(connection)[0]
+        self.send = connection.send  # from any thread, and from a signal's handler
+        self.peer = _credentials(connection)[0]
         self.is_known = True
         self.fileno, self.close = connection.fileno, connection.close
 
     def offer(self, packet: bytes) -> None:
+        """Sends a packet if that takes no waiting; else raises."""
         self._socket.send(packet, socket.MSG_DONTWAIT)
 
     def receive(self) -> bytes:
+        """Returns the next packet, the same one until :meth:`take`; raises as :meth:`arrived` does.
+
+        What another thread sets in this one (``PyThreadState_SetAsyncExc``) loses no packet.
+        """
         if not self._sizes:
             # In C alone, which nothing is raised amid: a packet that was read is known.
             self._sizes.extend(map(self._socket.recv_into, (self._buffer,)))
@@ -364,15 +316,24 @@ class _UnixConnection:
         raise HungUpError("the other end has hung up")
 
     def take(self) -> None:
+        """Takes the packet that was received."""
         self._sizes.clear()
 
     def arrived(self) -> list[bytes]:
+        """Reads once, and returns the packets that are whole by now: one thread at a time.
+
+        Raises:
+            HungUpError: There will be no more.
+            OSError: Nothing has come in time.
+        """
         packet = self.receive()
         self.take()
         return [packet]
 
 
-class _TcpDoor:
+class TcpDoor:
+    """Where the conductor listens over TCP; address and key are in a file of this user's."""
+
     def __init__(self, path: Path, host: str, max_bytes: int) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, 0), family=family, backlog=128)
@@ -392,8 +353,9 @@ class _TcpDoor:
         self.fileno, self.close = self._socket.fileno, self._socket.close
 
     def accept(self) -> Connection | None:
+        """Returns who has come; None if it has hung up again."""
         accepted, _ = self._socket.accept()
-        with contextlib.suppress(OSError):  # it has hung up again
+        with contextlib.suppress(OSError):
             return _over_tcp(accepted, self._key, self._max_bytes, is_new=self._is_new)
         return None
 
@@ -401,3 +363,7 @@ class _TcpDoor:
         is_new = drawn not in self._drawn
         self._drawn.add(drawn)
         return is_new
+
+
+Connection = UnixConnection | SealedConnection
+Door = UnixDoor | TcpDoor

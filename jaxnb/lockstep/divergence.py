@@ -5,21 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from difflib import SequenceMatcher, unified_diff
+from itertools import takewhile
 
 from jaxnb.labels import capitalized, processes_label, ranks_label
-from jaxnb.model.dispatches import (
-    Dispatch,
-    Divergence,
-    DivergenceKind,
-    Processes,
-    ProgramDifference,
-    ProgramLine,
-    Side,
-)
+from jaxnb.model import dispatches as model
 from jaxnb.model.scripts import cell_label, in_notebook
 
 
-def unequal_replicas(said: Mapping[int, Dispatch]) -> list[list[int]]:
+def unequal_replicas(said: Mapping[int, model.Dispatch]) -> list[list[int]]:
     """Returns which processes give the same replicas to a dispatch, where they differ; or nothing.
 
     Args:
@@ -52,8 +45,8 @@ _CONSTANT = re.compile(r"^(?:ROOT )?(\S+) constant\((.*)\)$")
 
 
 def difference(
-    programs: Mapping[tuple[int, ...], Sequence[ProgramLine]],
-) -> ProgramDifference | None:
+    programs: Mapping[tuple[int, ...], Sequence[model.ProgramLine]],
+) -> model.ProgramDifference | None:
     """Returns how the first two programs differ; None if nothing is known of one.
 
     Args:
@@ -63,8 +56,8 @@ def difference(
     if len(known) < 2:
         return None
     (first, second), programs_known = zip(*known[:2], strict=True)
-    # Names and layouts of all that follows a difference differ too: first without them.
-    for simple, has_all in ((_without_names, False), (_without_layouts, False), (str, True)):
+    # Names and layouts of all that follows a difference differ too: at first they are left out.
+    for simple, has_all in ((_without_names, False), (str, True)):
         ours, theirs = (
             [each for each in lines if has_all or not _PLUMBING.match(each.text)]
             for lines in programs_known
@@ -75,7 +68,8 @@ def difference(
     else:
         return None
     who = first, second
-    low, high = _middle(mine, its)
+    low = _count_equal(mine, its)
+    high = _count_equal(mine[low:][::-1], its[low:][::-1])
     shown = [
         [_shown(text, line) for text, line in zip(texts, lines, strict=True)][
             max(0, low - CONTEXT) : max(low, len(texts) - high) + CONTEXT
@@ -87,22 +81,18 @@ def difference(
     lines = _shortened([line for line in changed if not line.startswith("@@")])
     left_out = sum(line[0] in "-+" for line in lines[MAX_LINES:])
     summary = _summary(mine, its, ours, theirs, who)
-    return ProgramDifference(who, tuple(lines[:MAX_LINES]), left_out, summary)
+    return model.ProgramDifference(who, tuple(lines[:MAX_LINES]), left_out, summary)
 
 
 _PLUMBING = re.compile(r"^(?:ROOT )?(?:\(.*\)|\S+) (?:parameter|tuple|get-tuple-element)\(")
 """What says how values are handed on. It moves about, and differs where something else does."""
 
 
-def _without_layouts(text: str) -> str:
-    return _LAYOUT.sub("", text)
-
-
 def _without_names(text: str) -> str:
-    return _NAME.sub("", _without_layouts(text))
+    return _NAME.sub("", _LAYOUT.sub("", text))
 
 
-def _shown(text: str, line: ProgramLine) -> str:
+def _shown(text: str, line: model.ProgramLine) -> str:
     text = text.removeprefix("ROOT ")
     return f"{text}{SOURCE}{_place(line.source)}" if line.source else text
 
@@ -135,19 +125,17 @@ def _place(source: str) -> str:
     return f"line {found[2]} of {cell_label(int(found[1]))}" if found else source
 
 
-def _middle(mine: Sequence[str], its: Sequence[str]) -> tuple[int, int]:
-    """Returns how many lines at the start, and how many at the end, are the same."""
-    shorter = min(len(mine), len(its))
-    start = next((i for i in range(shorter) if mine[i] != its[i]), shorter)
-    left = shorter - start
-    return start, next((i for i in range(left) if mine[-1 - i] != its[-1 - i]), left)
+def _count_equal(mine: Sequence[str], its: Sequence[str]) -> int:
+    """Returns how many lines at the start are equal."""
+    pairs = zip(mine, its, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _summary(
     mine: Sequence[str],
     its: Sequence[str],
-    ours: Sequence[ProgramLine],
-    theirs: Sequence[ProgramLine],
+    ours: Sequence[model.ProgramLine],
+    theirs: Sequence[model.ProgramLine],
     who: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> str:
     labels = [processes_label(each) for each in who]
@@ -197,10 +185,10 @@ def _operation(text: str) -> str:
     return f"`{found[1] if found else text.partition('=')[0]}`"
 
 
-def text_of(found: ProgramDifference) -> str:
+def text_of(found: model.ProgramDifference) -> str:
     """Returns the diff for people: a sentence, and the lines below it."""
     more = [f"… {found.left_out} lines more differ"] if found.left_out else []
-    return "\n".join([*(f"  {line}" for line in found.lines), *(f"  {each}" for each in more)])
+    return "\n".join(f"  {line}" for line in (*found.lines, *more))
 
 
 NOTHING_RAN = "None of it has run"
@@ -213,7 +201,7 @@ MOST_ARGUMENTS = 2
 """So many arguments of other shapes are told one by one."""
 
 
-def apart_text(at: Mapping[int, Dispatch], name: str) -> str:
+def apart_text(at: Mapping[int, model.Dispatch], name: str) -> str:
     """Returns what is said where a computation has failed on some processes only.
 
     Args:
@@ -233,7 +221,9 @@ def apart_text(at: Mapping[int, Dispatch], name: str) -> str:
     )
 
 
-def refused(cell: int, at: Mapping[int, Dispatch], notes: Mapping[int, str]) -> Divergence:
+def refused(
+    cell: int, at: Mapping[int, model.Dispatch], notes: Mapping[int, str]
+) -> model.Divergence:
     """Returns where processes were about to part, of which nothing has run.
 
     Args:
@@ -244,10 +234,10 @@ def refused(cell: int, at: Mapping[int, Dispatch], notes: Mapping[int, str]) -> 
     first = min(at)
     everyone = {i for each in at.values() for i in each.processes}
     found = sides({i: at.get(i) for i in sorted(everyone | at.keys())}, notes)
-    return Divergence(cell, at[first].number, _kind(at, everyone), found)
+    return model.Divergence(cell, at[first].number, _kind(at, everyone), found)
 
 
-def _kind(at: Mapping[int, Dispatch], everyone: Collection[int]) -> DivergenceKind:
+def _kind(at: Mapping[int, model.Dispatch], everyone: Collection[int]) -> model.DivergenceKind:
     here = list(at.values())
     if len({each.processes for each in here}) > 1:
         return "order"
@@ -261,29 +251,29 @@ def _kind(at: Mapping[int, Dispatch], everyone: Collection[int]) -> DivergenceKi
     return "inputs" if differ and at.keys() >= set(everyone) else "missing"
 
 
-def _identity(dispatch: Dispatch | None) -> tuple[int, int] | None:
-    return None if dispatch is None else (dispatch.fingerprint, dispatch.inputs)
-
-
-def sides(at: Mapping[int, Dispatch | None], notes: Mapping[int, str]) -> tuple[Side, ...]:
+def sides(
+    at: Mapping[int, model.Dispatch | None], notes: Mapping[int, str]
+) -> tuple[model.Side, ...]:
     """Returns who did what at one place, those who did most alike first.
 
     Args:
         at: Process index to its dispatch, or None.
         notes: Process index to why it made none.
     """
-    groups: dict[tuple[object, int, str], list[int]] = {}
+    groups: dict[tuple[object, str], list[int]] = {}
     for i, dispatch in sorted(at.items()):  # so that each process says the same
-        note = notes.get(i, "had finished") if dispatch is None else ""
-        number = 0 if dispatch is None else dispatch.number
-        groups.setdefault((_identity(dispatch), number, note), []).append(i)
-    found = [Side(tuple(who), at[who[0]], note) for (_, _, note), who in groups.items()]
+        if dispatch is None:
+            key: tuple[object, str] = None, notes.get(i, "had finished")
+        else:
+            key = (dispatch.fingerprint, dispatch.inputs, dispatch.number), ""
+        groups.setdefault(key, []).append(i)
+    found = [model.Side(tuple(who), at[who[0]], note) for (_, note), who in groups.items()]
     return tuple(sorted(found, key=lambda side: (side.dispatch is None, -len(side.processes))))
 
 
-def programs_to_compare(found: Sequence[Side]) -> dict[Processes, int]:
+def programs_to_compare(found: Sequence[model.Side]) -> dict[model.Processes, int]:
     """Returns which two programs tell most of how the sides differ: who has it, to fingerprint."""
-    first: dict[int, Processes] = {}
+    first: dict[int, model.Processes] = {}
     for side in found:
         if side.dispatch is not None:
             first.setdefault(side.dispatch.fingerprint, side.processes)
@@ -291,7 +281,7 @@ def programs_to_compare(found: Sequence[Side]) -> dict[Processes, int]:
     return {who: fingerprint for fingerprint, who in two} if len(two) == 2 else {}
 
 
-def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
+def disagreement(found: Sequence[model.Side], mine: model.Dispatch) -> str:
     """Returns the message of strict mode: nothing has run yet.
 
     Args:
@@ -320,7 +310,7 @@ def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
     )
 
 
-def _differing_arguments(found: Sequence[Side]) -> str:
+def _differing_arguments(found: Sequence[model.Side]) -> str:
     """Returns which arguments of one function have other shapes; or nothing."""
     made = {side.processes: side.dispatch for side in found if side.dispatch is not None}
     given = {who: each.arguments.first for who, each in made.items() if each.arguments}
@@ -342,7 +332,7 @@ def _differing_arguments(found: Sequence[Side]) -> str:
     return f"{'; '.join(told[:MOST_ARGUMENTS])}{more}; "
 
 
-def unequal_replicas_text(mine: Dispatch, differing: Sequence[Sequence[int]]) -> str:
+def unequal_replicas_text(mine: model.Dispatch, differing: Sequence[Sequence[int]]) -> str:
     """Returns the message of strict mode where replicated arguments differ: nothing has run.
 
     Args:
@@ -358,7 +348,7 @@ def unequal_replicas_text(mine: Dispatch, differing: Sequence[Sequence[int]]) ->
     )
 
 
-def odd_ones(found: Sequence[Side]) -> str:
+def odd_ones(found: Sequence[model.Side]) -> str:
     """Returns which processes are the ones that differ, and how; or nothing if no side is.
 
     The fewest do; of sides of equal size, the one that dispatched nothing.
@@ -374,12 +364,12 @@ def odd_ones(found: Sequence[Side]) -> str:
     return f"{who} {differs if odd[0].dispatch is not None else _why_none(odd[0])}"
 
 
-def _why_none(side: Side) -> str:
+def _why_none(side: model.Side) -> str:
     is_one = len(side.processes) == 1
     return side.note if is_one else re.sub(r"^was\b", "were", side.note)
 
 
-def _was_to(side: Side, mine: Dispatch) -> str:
+def _was_to(side: model.Side, mine: model.Dispatch) -> str:
     its = side.dispatch
     if its is None:
         return _why_none(side)
@@ -389,10 +379,10 @@ def _was_to(side: Side, mine: Dispatch) -> str:
     return f"{what}, as dispatch {its.number}" if _is_other_number(its, mine) else what
 
 
-def _with_source(its: Dispatch) -> str:
+def _with_source(its: model.Dispatch) -> str:
     return f"{its} (`{its.source}`)" if its.source else str(its)
 
 
-def _is_other_number(its: Dispatch, mine: Dispatch) -> bool:
+def _is_other_number(its: model.Dispatch, mine: model.Dispatch) -> bool:
     are_counted = bool(its.number and mine.number)  # a thread's are not
     return are_counted and its.processes == mine.processes and its.number != mine.number

@@ -5,27 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from jaxnb.errors import DivergenceError, JaxnbError
 from jaxnb.labels import processes_label
-from jaxnb.lockstep.divergence import (
-    apart_text,
-    disagreement,
-    sides,
-    unequal_replicas,
-    unequal_replicas_text,
-)
+from jaxnb.lockstep import divergence
 from jaxnb.lockstep.messages import End, Explanation, Go, Stop, Word
 from jaxnb.lockstep.process_connection import ConductorGoneError, KeptSignals, LetGo, Line
 from jaxnb.lockstep.process_turns import Turns
 from jaxnb.lockstep.provenance import arguments_text, differ_in_number_only, differing_arguments
 from jaxnb.lockstep.settings import differences, refusal
-from jaxnb.lockstep.wire import DIGEST_BYTES
+from jaxnb.lockstep.wire import DIGEST_BYTES, Said
 from jaxnb.model.dispatches import Argument, Dispatch
 from jaxnb.model.scripts import the_cell
 
@@ -96,11 +89,31 @@ def replicas_as_text(replicas: Sequence[tuple[tuple[int, ...], int]]) -> str:
     return json.dumps(replicas) if replicas else ""
 
 
-class Facts(Protocol):
-    """What is known of this process's dispatches, and of what JAX is told in it."""
+class Lockstep:
+    """This process's part in lockstep; a subclass knows of JAX and of the cell.
+
+    Args:
+        process: This process.
+        num_processes: Size of the group.
+        conductor: Returns where the conductor listens: after a recovery it is another one.
+
+    Attributes:
+        num_processes: Size of the group.
+        signals: Keeps signals from the main thread while it asks, or makes what it was let make.
+    """
+
+    def __init__(self, process: int, num_processes: int, conductor: Callable[[], Path]) -> None:
+        self._me, self.num_processes = process, num_processes
+        self._conductor = conductor
+        self._path: Path | None = None
+        self._line: Line | None = None
+        self._turns = Turns()
+        self._made = _Made(self._is_over)
+        self.signals = KeptSignals(self.tell, lambda: self._from_handler(Line.take_back))
 
     def settings(self) -> Mapping[str, str]:
         """Returns the settings that change programs, as they are now."""
+        raise NotImplementedError
 
     def exchanged(
         self, stop: int, dispatch: Dispatch, others: Mapping[int, Dispatch]
@@ -115,6 +128,7 @@ class Facts(Protocol):
         Returns:
             What each gives; and whether all have told, and give the same host data.
         """
+        raise NotImplementedError
 
     def are_one(self, given: Mapping[int, Sequence[Argument]]) -> None:
         """Takes which arrays that processes give are parts of the same ones."""
@@ -124,33 +138,7 @@ class Facts(Protocol):
 
         None where a handler of the user's own has taken it; it may raise what it likes.
         """
-
-
-class Lockstep:
-    """This process's part in lockstep.
-
-    Args:
-        process: This process.
-        num_processes: Size of the group.
-        conductor: Returns where the conductor listens: after a recovery it is another one.
-        facts: What is told of this process's dispatches.
-
-    Attributes:
-        signals: Keeps signals from the main thread while it asks, or makes what it was let make.
-    """
-
-    def __init__(
-        self, process: int, num_processes: int, conductor: Callable[[], Path], facts: Facts
-    ) -> None:
-        self._me, self._num_processes = process, num_processes
-        self._conductor = conductor
-        self._facts = facts
-        self._path: Path | None = None
-        self._line: Line | None = None
-        self._turns = Turns()
-        self._made = _Made(self._is_over)
-        told = Line.interrupt_held, Line.interrupt_handled, Line.take_back
-        self.signals = KeptSignals(*(partial(self._tell_from_handler, each) for each in told))
+        return None
 
     def begin(self, cell: int, asked: Sequence[int]) -> None:
         """Begins a cell.
@@ -166,7 +154,7 @@ class Lockstep:
         if self._line is None or path != self._path:
             if self._line is not None:
                 self._line.close()
-            self._line, self._path = Line(path, self._me, self._num_processes), path
+            self._line, self._path = Line(path, self._me, self.num_processes), path
             self._turns = Turns()
         self._line.begin(cell, tuple(asked))
 
@@ -179,11 +167,11 @@ class Lockstep:
             if self._line is not None:
                 self._line.leave(End(note))
 
-    def interrupt_raised(self) -> None:
-        """Tells that a signal raises KeyboardInterrupt in the main thread now."""
-        self._tell_from_handler(Line.interrupt_raised)
+    def tell(self, what: Said) -> None:
+        """Tells the conductor of a signal, from its handler."""
+        self._from_handler(lambda line: line.tell(what))
 
-    def _tell_from_handler(self, tell: Callable[[Line], None]) -> None:
+    def _from_handler(self, tell: Callable[[Line], None]) -> None:
         # A signal's handler must raise nothing but the interrupt; the next word tells of the end.
         if self._line is not None:
             with contextlib.suppress(ConductorGoneError):
@@ -200,7 +188,7 @@ class Lockstep:
             is_main: This is the main thread.
 
         Raises:
-            DivergenceError: They are about to make another, or none.
+            DivergenceError: They are about to make another, or none; or give it unequal replicas.
             KeyboardInterrupt: The cell is interrupted.
             BaseException: What a signal's handler raises that comes while it waits, or what
                 another thread sets in this one.
@@ -226,17 +214,13 @@ class Lockstep:
             granted[-1].raised = error
             self._turns.begin(go.number)
         if go.told:
-            self._compare_replicas(intent.describe(), go.told)
+            dispatch = intent.describe()
+            each = {i: replace(dispatch, replicas=_replicas(text)) for i, text in go.told}
+            if differing := divergence.unequal_replicas(each):
+                raise DivergenceError(divergence.unequal_replicas_text(dispatch, differing))
 
     def _is_over(self, number: int) -> None:
         self._turns.end(number)  # of the conductor of now
-
-    @staticmethod
-    def _compare_replicas(dispatch: Dispatch, told: Iterable[tuple[int, str]]) -> None:
-        """Raises DivergenceError if replicas that processes have told of are unequal."""
-        each = {i: replace(dispatch, replicas=_replicas(text)) for i, text in told}
-        if differing := unequal_replicas(each):
-            raise DivergenceError(unequal_replicas_text(dispatch, differing))
 
     def done(self, depth: int) -> None:
         """Ends this thread's granted dispatches at ``depth`` and deeper, made or not.
@@ -275,7 +259,7 @@ class Lockstep:
                 if answer.was_pressed:
                     self.signals.take_sent()
                 with self.signals.let_through():  # a handler of the user's may take its time
-                    error = self._facts.interrupted()
+                    error = self.interrupted()
                 if error is not None:
                     raise error
                 continue
@@ -286,9 +270,8 @@ class Lockstep:
     def _raise_unless_one(self, stop: Stop, dispatch: Dispatch) -> None:
         """Raises the error for a stop, unless only the numbering of the same inputs differs."""
         assert self._line is not None
-        mine = json.dumps([asdict(_shortened(dispatch)), dict(self._facts.settings())])
-        what = self._line.explain(stop, mine)
-        at, settings, notes = _all_sides(stop, what)
+        mine = json.dumps([asdict(_shortened(dispatch)), dict(self.settings())])
+        at, settings, notes = _all_sides(stop, self._line.explain(stop, mine))
         if stop.kind == "dead":
             dead = [q for side in stop.sides if side.word is None for q in side.processes]
             raise JaxnbError(f"{processes_label(dead)} died before it reached this dispatch")
@@ -299,20 +282,20 @@ class Lockstep:
         notes |= dict.fromkeys(absent, "had not come to it by then")
         those = {i: each for i, each in at.items() if each is not None}
         if len({(each.failed, each.failures) for each in those.values()}) > 1:
-            raise DivergenceError(apart_text(those, about.name))
+            raise DivergenceError(divergence.apart_text(those, about.name))
         if len(programs) > 1 and (found := differences(settings)):
             raise DivergenceError(refusal(found, about.name))
         if len(programs) > 1 or None in at.values():
-            raise DivergenceError(disagreement(sides(all_at, notes), about))
+            raise DivergenceError(divergence.disagreement(divergence.sides(all_at, notes), about))
         given: dict[int, list[Argument]] = {}
         if self._me in at and set(about.processes) == set(at):
             others = {i: each for i, each in at.items() if each is not None and i != self._me}
-            given, is_same = self._facts.exchanged(stop.number, dispatch, others)
+            given, is_same = self.exchanged(stop.number, dispatch, others)
             if is_same and differ_in_number_only(given, about.processes):
-                self._facts.are_one(given)
+                self.are_one(given)
                 return
         text = arguments_text(differing_arguments(given))
-        said = disagreement(sides(all_at, notes), about)
+        said = divergence.disagreement(divergence.sides(all_at, notes), about)
         raise DivergenceError(said + (f" {text}" if text else ""))
 
 

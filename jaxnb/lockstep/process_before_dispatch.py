@@ -30,10 +30,6 @@ MOST_SOURCE_CHARS = 60
 """So much of a line of code is told to other processes."""
 
 
-def _not_told(_: float) -> None:
-    pass
-
-
 class Agreement:
     """Lets a dispatch, or a barrier, be made once all processes that it spans are about to make it.
 
@@ -58,7 +54,7 @@ class Agreement:
     ) -> None:
         self._process_index, self._lockstep = process_index, lockstep
         self._replicas, self._making, self._launches = replicas, making, launches
-        self.waited: Callable[[float], None] = _not_told
+        self.waited: Callable[[float], None] = lambda _: None
 
     def reach(self, cell: CellSoFar, entry: Entry, arguments: Sequence[Any], depth: int) -> None:
         """Returns once all of a dispatch's processes are about to make it; no other one waits.
@@ -82,7 +78,9 @@ class Agreement:
         if is_main:
             entry.number = cell.count(known.processes) + 1
             cell.refused = entry
-        self._digest(entry, arguments)
+        if unseen := self._replicas.unseen(entry.origins):  # that nothing has compared yet
+            dispatch = known.processes, entry.number, known.name, entry.line
+            entry.replicas = self._replicas.digest(unseen, arguments, entry.origins, dispatch)
         program, failed = known.program, self._launches.failures(known.processes)
         if failed.keys:
             program = as_digest(hash((known.fingerprint, failed.number)))
@@ -114,13 +112,6 @@ class Agreement:
         source = TYPED if is_typed(sys._getframe()) else one_line(line, MOST_SOURCE_CHARS)
         told = as_dispatch(entry)
         return replace(told, failed=failed.last, failures=len(failed.keys), source=source)
-
-    def _digest(self, entry: Entry, arguments: Sequence[Any]) -> None:
-        """Digests the replicas among a dispatch's arguments that nothing has compared yet."""
-        if unseen := self._replicas.unseen(entry.origins):
-            known = entry.known
-            dispatch = known.processes, entry.number, known.name, entry.line
-            entry.replicas = self._replicas.digest(unseen, arguments, entry.origins, dispatch)
 
     @contextlib.contextmanager
     def barrier(

@@ -16,6 +16,7 @@ from jaxnb.lockstep import process_connection, process_interrupts
 from jaxnb.lockstep.process_ask_conductor import Intent, Lockstep
 from jaxnb.lockstep.process_inputs import current
 from jaxnb.lockstep.process_origins import ORIGINS
+from jaxnb.lockstep.wire import InterruptRaised
 from jaxnb.model.dispatches import Argument, Dispatch
 from jaxnb.model.scripts import in_notebook
 
@@ -23,50 +24,7 @@ WAIT_SECONDS = 5.0
 """Who does not tell by then was interrupted, or has died: then it is told of who did."""
 
 
-def exchanged(
-    stop: int, me: int, dispatch: Dispatch, mine: Sequence[Argument], others: Mapping[int, Dispatch]
-) -> tuple[dict[int, list[Argument]], bool]:
-    """Has processes that are about to make one dispatch tell each other what they give to it.
-
-    That goes over the coordination service: to be refused is rare, and what is said before each
-    dispatch stays short.
-
-    Args:
-        stop: The number of the stop.
-        me: This process.
-        dispatch: What it was about to make.
-        mine: The global arrays that it was to be given here.
-        others: Processes that find at the same time that they do not agree on it, with what they
-            have said that they were about to make.
-
-    Returns:
-        Process index to the arrays, of those that have told; and whether all have, and have the
-        same host data.
-    """
-    client = jax_runtime.coordination_client()
-    name = f"jaxnb/arguments/{stop}"
-    plain = json.dumps([dispatch.inputs, dispatch.host, [asdict(each) for each in mine]])
-    client.key_value_set(f"{name}/{me}", plain, allow_overwrite=True)
-    given = {me: list(mine)}
-    is_same = True
-    for peer, its in others.items():
-        try:
-            said = client.blocking_key_value_get(f"{name}/{peer}", int(WAIT_SECONDS * 1e3))
-        except Exception:  # it has not told, or the service has gone
-            is_same = False
-            continue
-        inputs, host, arguments = json.loads(said)
-        # What an interrupt has kept from being made may have left other inputs there.
-        is_same &= inputs == its.inputs and host == dispatch.host
-        given[peer] = [Argument.from_plain(each) for each in arguments]
-    return given, is_same
-
-
-def _nothing(processes: tuple[int, ...], number: int) -> list[Argument]:
-    return []
-
-
-class InLockstep:
+class InLockstep(Lockstep):
     """Has this process agree with the others before each dispatch over several of them.
 
     Args:
@@ -76,24 +34,17 @@ class InLockstep:
 
     Attributes:
         arguments: Returns the global arrays that a dispatch is to be given here.
-        num_processes: Size of the group.
         is_in_cell: The main thread runs a cell, or answers what several processes were asked.
     """
 
     def __init__(
         self, process_index: int, num_processes: int, conductor: Callable[[], Path]
     ) -> None:
-        self._me, self.num_processes = process_index, num_processes
-        self._agreeing = Lockstep(process_index, num_processes, conductor, self)
+        super().__init__(process_index, num_processes, conductor)
         self.is_in_cell = self._is_leaving = False
-        self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = _nothing
-        self.done = self._agreeing.done
-        process_interrupts.tell(self._agreeing.signals.keeps, self._took)
-        process_connection.install(self)
-
-    def puts_off(self, number: int) -> bool:
-        """Takes a signal with a handler of the user's; returns whether that is called later."""
-        return self._agreeing.signals.puts_off(number)
+        self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = lambda _, __: []
+        process_interrupts.tell(self.signals.keeps, self._took)
+        process_connection.install(self.signals.puts_off)
 
     def begin(self, serial: int, ranks: Sequence[int]) -> None:
         """Begins a cell, or the answer to something else that these processes were asked.
@@ -101,7 +52,7 @@ class InLockstep:
         Raises:
             OSError: The conductor has ended.
         """
-        self._agreeing.begin(serial, ranks)
+        super().begin(serial, ranks)
         self._is_leaving = False
         self.is_in_cell = True
 
@@ -112,13 +63,13 @@ class InLockstep:
         """
         if self.is_in_cell:
             self._is_leaving = True  # what a handler dispatches from here on nobody waits for
-            self._agreeing.end(note)
+            super().end(note)
             self.is_in_cell = False
 
     def _took(self) -> None:
         """Tells of a signal that strikes a cell: the conductor of another one may be no more."""
         if self.is_in_cell:
-            self._agreeing.interrupt_raised()
+            self.tell(InterruptRaised())
 
     def agree(self, intent: Intent, depth: int, *, is_main: bool) -> None:
         """Waits until all processes of a dispatch are about to make it, and it is its turn.
@@ -136,7 +87,7 @@ class InLockstep:
                 "finalizer, or as the process ends. Where the other processes are then is not "
                 f"known, and nothing of it has run. Dispatch it in a {what} (`await` a task there)."
             )
-        self._agreeing.agree(intent, depth, is_main=is_main)
+        super().agree(intent, depth, is_main=is_main)
 
     def settings(self) -> Mapping[str, str]:
         """Returns the settings that change programs, as they are now."""
@@ -145,9 +96,29 @@ class InLockstep:
     def exchanged(
         self, stop: int, dispatch: Dispatch, others: Mapping[int, Dispatch]
     ) -> tuple[dict[int, list[Argument]], bool]:
-        """Tells the others which arrays are given to a dispatch that was stopped here."""
-        mine = self.arguments(dispatch.processes, dispatch.number)
-        return exchanged(stop, self._me, dispatch, mine, others)
+        """Has processes that are about to make one dispatch tell each other what they give to it.
+
+        That goes over the coordination service: to be refused is rare, and what is said before
+        each dispatch stays short.
+        """
+        client = jax_runtime.coordination_client()
+        name = f"jaxnb/arguments/{stop}"
+        given = {self._me: self.arguments(dispatch.processes, dispatch.number)}
+        mine = [asdict(each) for each in given[self._me]]
+        plain = json.dumps([dispatch.inputs, dispatch.host, mine])
+        client.key_value_set(f"{name}/{self._me}", plain, allow_overwrite=True)
+        is_same = True
+        for peer, its in others.items():
+            try:
+                said = client.blocking_key_value_get(f"{name}/{peer}", int(WAIT_SECONDS * 1e3))
+            except Exception:  # it has not told, or the service has gone
+                is_same = False
+                continue
+            inputs, host, arguments = json.loads(said)
+            # What an interrupt has kept from being made may have left other inputs there.
+            is_same &= inputs == its.inputs and host == dispatch.host
+            given[peer] = [Argument.from_plain(each) for each in arguments]
+        return given, is_same
 
     def are_one(self, given: Mapping[int, Sequence[Argument]]) -> None:
         """Takes which arrays that processes give are parts of the same ones."""

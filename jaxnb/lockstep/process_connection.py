@@ -13,45 +13,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from jaxnb.errors import JaxnbError
-from jaxnb.lockstep import process_interrupts
+from jaxnb.lockstep import process_interrupts, wire
 from jaxnb.lockstep.connections import connected
 from jaxnb.lockstep.messages import End, Explanation, Go, Lane, Processes, Stop, Word
-from jaxnb.lockstep.wire import (
-    Begin,
-    Explain,
-    Hello,
-    InterruptHandled,
-    InterruptHeld,
-    InterruptRaised,
-    Leave,
-    Packets,
-    Said,
-    Say,
-    Withdraw,
-    unpack_answer,
-)
 
 Handler = Callable[[int, FrameType | None], Any]
-
-
-class Asked(Protocol):
-    """What is asked before a handler is called; in the main thread, where Python calls them."""
-
-    def puts_off(self, number: int) -> bool:
-        """Takes a signal whose handler is due; returns whether that is called later."""
 
 
 class _Asking:
     """Stands in for a handler, and asks before each call."""
 
-    def __init__(self, handler: Handler, asked: Asked) -> None:
-        self.handler, self._asked = handler, asked
+    def __init__(self, handler: Handler, puts_off: Callable[[int], bool]) -> None:
+        self.handler, self._puts_off = handler, puts_off
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self._asked.puts_off(number):
+        if self._puts_off(number):
             return
         if process_interrupts.is_answering:
             self.handler(number, frame)
@@ -67,21 +46,22 @@ class _Asking:
 _python_getsignal = signal.getsignal
 
 
-def install(asked: Asked) -> None:
+def install(puts_off: Callable[[int], bool]) -> None:
     """Has handlers asked for that this process's code sets from now on, but for jaxnb's own.
 
     ``signal.signal`` and ``signal.getsignal`` return what was set, as always. Handlers that were
     set before, and those in C, are called as Python calls them.
 
     Args:
-        asked: Is asked.
+        puts_off: Takes a signal whose handler is due, in the main thread, where Python calls
+            handlers; returns whether that is called later.
     """
     python_signal = signal.signal
 
     @functools.wraps(python_signal)
     def set_handler(signalnum: Any, handler: Any) -> Any:
         if callable(handler) and not is_own(handler):
-            handler = _Asking(handler, asked)
+            handler = _Asking(handler, puts_off)
         return _of(python_signal(signalnum, handler))
 
     @functools.wraps(_python_getsignal)
@@ -125,18 +105,13 @@ class KeptSignals:
     For the main thread alone, signals' handlers included. A child that is forked keeps none.
 
     Args:
-        tell: Tells the conductor that SIGINT was kept.
-        handled: Tells it that a handler of the user's own is called for SIGINT.
+        tell: Tells the conductor that SIGINT was kept, or that a handler of the user's own is
+            called for it.
         take_back: Takes back the word that the thread waits with, if any.
     """
 
-    def __init__(
-        self,
-        tell: Callable[[], None],
-        handled: Callable[[], None],
-        take_back: Callable[[], None],
-    ) -> None:
-        self._tell, self._handled, self._take_back = tell, handled, take_back
+    def __init__(self, tell: Callable[[wire.Said], None], take_back: Callable[[], None]) -> None:
+        self._tell, self._take_back = tell, take_back
         self._depth = 0
         self._has_come = False
         self._late: dict[int, None] = {}  # the numbers of signals, as they came
@@ -191,14 +166,14 @@ class KeptSignals:
             return False
         if not self._has_come:
             self._has_come = True
-            self._tell()
+            self._tell(wire.InterruptHeld())
         return True
 
     def puts_off(self, number: int) -> bool:
         """Takes a signal with a handler of the user's; returns whether that is called later."""
         if number == signal.SIGINT:
             if not (is_kept := self.keeps()):
-                self._handled()
+                self._tell(wire.InterruptHandled())
             return is_kept
         if not self._depth:
             return False
@@ -224,10 +199,6 @@ class ConductorGoneError(ConnectionError):
 LetGo = Callable[[Go, BaseException | None], None]
 
 
-def _nothing(_: Go, __: BaseException | None) -> None:
-    pass
-
-
 class Line:
     """Asks the conductor; from any thread.
 
@@ -238,11 +209,10 @@ class Line:
     """
 
     def __init__(self, path: Path, process: int, num_processes: int) -> None:
-        self._packets = Packets(num_processes)
+        self._packets = wire.Packets(num_processes)
         self._process, self._pid = process, os.getpid()
         self._connection = connected(path)
-        self._send, self._receive_whole = self._connection.send, self._connection.receive
-        self._take = self._connection.take
+        self._send, self._take = self._connection.send, self._connection.take
         self._tokens = itertools.count(1)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -250,27 +220,15 @@ class Line:
         self._waiting: set[int] = set()
         self._reader = 0  # the thread that reads
         self._asking = 0  # what the main thread waits with
-        self._tell(Hello(process, self._pid))
+        self.tell(wire.Hello(process, self._pid))
 
     def begin(self, cell: int, members: Processes) -> None:
         """Tells that a cell begins, which these processes were asked to run."""
-        self._tell(Begin(cell, members))
+        self.tell(wire.Begin(cell, members))
 
     def leave(self, end: End) -> None:
         """Tells that the cell was left, and how."""
-        self._tell(Leave(end))
-
-    def interrupt_raised(self) -> None:
-        """Tells that the main thread has raised KeyboardInterrupt, by a signal."""
-        self._tell(InterruptRaised())
-
-    def interrupt_held(self) -> None:
-        """Tells that a signal came which the main thread has kept; from a signal's handler too."""
-        self._tell(InterruptHeld())
-
-    def interrupt_handled(self) -> None:
-        """Tells that a handler of the user's own is called for SIGINT; from that handler."""
-        self._tell(InterruptHandled())
+        self.tell(wire.Leave(end))
 
     def take_back(self) -> None:
         """Has what the main thread waits with answered at once; from a signal's handler.
@@ -278,7 +236,7 @@ class Line:
         It may be answered otherwise already; then that holds.
         """
         if token := self._asking:
-            self._tell(Withdraw(token))
+            self.tell(wire.Withdraw(token))
 
     def ask(
         self,
@@ -286,7 +244,7 @@ class Line:
         lane: Lane = "main",
         text: str = "",
         is_taken_back: Callable[[], bool] = lambda: False,
-        let_go: LetGo = _nothing,
+        let_go: LetGo = lambda _, __: None,
     ) -> Go | Stop:
         """Says a word and waits for the answer, until it comes or the conductor ends.
 
@@ -317,7 +275,7 @@ class Line:
         said: list[object] = []
         self._waiting.add(token)
         try:
-            self._tell(Say(token, lane, word, text), said)
+            self.tell(wire.Say(token, lane, word, text), said)
             if lane == "main":
                 # In this order: a handler that comes before the first is seen by the second.
                 self._asking = token
@@ -332,7 +290,7 @@ class Line:
         except BaseException as error:  # what another thread has set in this one, say
             if not said:
                 raise
-            self._tell(Withdraw(token))  # if it has an answer, that holds
+            self.tell(wire.Withdraw(token))  # if it has an answer, that holds
             answer = self._answer(token)
             if not isinstance(answer, Go):
                 raise
@@ -354,7 +312,7 @@ class Line:
         token = next(self._tokens)
         self._waiting.add(token)
         try:
-            self._tell(Explain(token, stop.number, text))
+            self.tell(wire.Explain(token, stop.number, text))
             answer = self._answer(token)
         finally:
             self._forget(token)
@@ -380,7 +338,7 @@ class Line:
                 self._reader = me
             found: tuple[int, Go | Stop | Explanation] | None = None
             try:
-                found = unpack_answer(self._receive())
+                found = wire.unpack_answer(self._receive())
             finally:
                 # At once: who finds that nobody reads must find its answer, too.
                 with self._lock:
@@ -400,8 +358,14 @@ class Line:
         """Ends the line: for the conductor this process is dead then."""
         self._connection.close()
 
-    def _tell(self, what: Said, said: list[object] | None = None) -> None:
-        """Tells the conductor something, and notes that in a list, whatever is raised amid it."""
+    def tell(self, what: wire.Said, said: list[object] | None = None) -> None:
+        """Tells the conductor something, and notes that in a list, whatever is raised amid it.
+
+        From any thread, and from a signal's handler too.
+
+        Raises:
+            ConductorGoneError: It has ended.
+        """
         if os.getpid() != self._pid:
             return  # a child that the cell has forked has the same line, and says nothing on it
         try:
@@ -412,6 +376,6 @@ class Line:
 
     def _receive(self) -> bytes:
         try:
-            return self._receive_whole()
+            return self._connection.receive()
         except ConnectionError as error:
             raise ConductorGoneError("the conductor has ended") from error

@@ -131,10 +131,6 @@ MOST_HOLDERS = 4
 """An array is looked for under so many names: a tuple may hold what a name is bound to, too."""
 
 
-def _no_variables(_: int) -> Iterable[tuple[str, Any]]:
-    return ()
-
-
 _get = attrgetter(ATTRIBUTE)
 _number = itemgetter(0)
 _JAX = str(Path(jax.__file__).parent)
@@ -152,7 +148,7 @@ class _Scope:
         self.cell = cell
         self.code_name = code_name
         self.counts: dict[tuple[int, ...], int] = {}
-        self.task: Any = None
+        self.task = _task()
 
 
 class _Thread(threading.local):
@@ -172,7 +168,7 @@ class Origins:
         self._unknown = itertools.count(-1, -1)
         self._has_unknown = False
         self._agreed: dict[int, int] = {}  # numbers, to those that all have agreed on
-        self.variables: Callable[[int], Iterable[tuple[str, Any]]] = _no_variables
+        self.variables: Callable[[int], Iterable[tuple[str, Any]]] = lambda _: ()
         self._is_dispatching: Callable[[], int] = int
 
     def install(self, is_dispatching: Callable[[], int], put: Callable[[Any, Any], None]) -> None:
@@ -197,9 +193,7 @@ class Origins:
 
     def begin(self, request_id: str, cell: int, code_name: str) -> None:
         """Begins a cell, in this thread and asyncio task."""
-        scope = _Scope(request_id, cell, code_name)
-        scope.task = _task()
-        self._cell = self._thread.scope = scope
+        self._cell = self._thread.scope = _Scope(request_id, cell, code_name)
 
     def continue_in(self, task: T) -> T:
         """Has the arrays of another asyncio task counted as the cell's; returns the task."""
@@ -220,8 +214,7 @@ class Origins:
             by: What is said to have made them.
         """
         before = self._thread.scope
-        self._thread.scope = scope = _Scope(name, 0, "", by)
-        scope.task = _task()
+        self._thread.scope = _Scope(name, 0, "", by)
         try:
             yield
         finally:
@@ -294,19 +287,10 @@ class Origins:
 
     def dispatched(self, made: Made, results: Sequence[Any]) -> None:
         """Gives the results of a dispatch their origins; those that have one keep it."""
-        number = made.base
-        for each in results:
-            known = getattr(each, "__dict__", None)
-            if known is None or type(each) is not self._class:
-                self._result(made, number, each)
-            elif ATTRIBUTE not in known:
-                known[ATTRIBUTE] = number, made
-            number += 1
-
-    def _result(self, made: Made, number: int, result: Any) -> None:
-        array = self.array_of(result)
-        if array is not None and origin_of(array) is None:
-            array.__dict__[ATTRIBUTE] = number, made
+        for number, each in enumerate(results, made.base):
+            array = each if type(each) is self._class else self.array_of(each)
+            if array is not None and ATTRIBUTE not in array.__dict__:
+                array.__dict__[ATTRIBUTE] = number, made
 
     def replaced(self, made: Made, written: Sequence[Any]) -> None:
         """Gives arrays that refs are to, which a dispatch has changed, origins of that dispatch."""

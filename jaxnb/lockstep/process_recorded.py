@@ -17,25 +17,14 @@ import jax
 import numpy as np
 
 from jaxnb.compat import jax_dispatch as internals
-from jaxnb.compat.jax_dispatch import is_of_results, unchecked_axes
 from jaxnb.compat.jax_runtime import is_ready, wait_until_ready
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import type_label
 from jaxnb.lockstep.messages import NONE, Failures
 from jaxnb.lockstep.process_ask_conductor import as_digest
-from jaxnb.lockstep.process_inputs import HostInput, arguments_of_host
-from jaxnb.lockstep.process_origins import ORIGINS, origin_of
-from jaxnb.model.dispatches import (
-    Argument,
-    CheckMode,
-    Dispatch,
-    DispatchEnd,
-    Made,
-    Origin,
-    Processes,
-    ProgramLine,
-    Shapes,
-)
+from jaxnb.lockstep.process_inputs import HostInput
+from jaxnb.lockstep.process_origins import origin_of
+from jaxnb.model import dispatches as model
 from jaxnb.model.scripts import cell_label
 
 MAX_PROGRAMS = 64
@@ -49,7 +38,7 @@ character, and those of large models would take gigabytes."""
 MIN_PROGRAMS = 4
 """So many are remembered however long they are."""
 
-Lines = Callable[[], list[ProgramLine]]
+Lines = Callable[[], list[model.ProgramLine]]
 
 
 class Programs:
@@ -74,11 +63,11 @@ class Programs:
             facts: What else tells it from others.
         """
         of_program = internals.executable_lines(executable)
-        before = [ProgramLine(each) for each in facts]
+        before = [model.ProgramLine(each) for each in facts]
         large = [line for line in text.splitlines() if line.startswith("large constant")]
-        after = [ProgramLine(each) for each in large]
+        after = [model.ProgramLine(each) for each in large]
 
-        def read() -> list[ProgramLine]:
+        def read() -> list[model.ProgramLine]:
             return [*before, *of_program(), *after]
 
         found = read() if large else None
@@ -86,27 +75,25 @@ class Programs:
             self._chars -= self._kept.pop(fingerprint, (0, read))[0]
             self._kept[fingerprint] = len(text), read if found is None else lambda: found
             self._chars += len(text)
-            while self._is_too_much():
+            while (count := len(self._kept)) > MAX_PROGRAMS or (
+                count > MIN_PROGRAMS and self._chars > MAX_CHARS
+            ):
                 self._chars -= self._kept.popitem(last=False)[1][0]
 
-    def lines(self, fingerprint: int) -> list[ProgramLine]:
+    def lines(self, fingerprint: int) -> list[model.ProgramLine]:
         """Returns a program for people; empty if it is not remembered. Any thread may ask."""
         with self._lock:
             kept = self._kept.get(fingerprint)
         return kept[1]() if kept is not None else []
-
-    def _is_too_much(self) -> bool:
-        count = len(self._kept)
-        return count > MAX_PROGRAMS or (count > MIN_PROGRAMS and self._chars > MAX_CHARS)
 
 
 MOST = 100
 """People are shown fewer; those that differ on other processes may be any."""
 
 
-def shapes_of(values: Sequence[Any]) -> Shapes:
+def shapes_of(values: Sequence[Any]) -> model.Shapes:
     """Returns ``float32[8], int``; no more than :data:`MOST`."""
-    return Shapes(tuple(map(_shape, values[:MOST])), len(values))
+    return model.Shapes(tuple(map(_shape, values[:MOST])), len(values))
 
 
 def _shape(value: Any) -> str:
@@ -139,7 +126,7 @@ class Watch(Protocol):
     def after(
         self,
         name: str,
-        processes: Processes,
+        processes: model.Processes,
         number: int,
         line: int | None,
         inputs: Any,
@@ -170,14 +157,14 @@ class Known:
     """What is the same for all dispatches of one executable."""
 
     name: str
-    processes: Processes
+    processes: model.Processes
     fingerprint: int = 0
     program: bytes = b""  # the same, as words have it
     collectives: bool = False
     calls_back: bool = False  # it calls Python back, which may raise, or differ by process
     axes: tuple[str, ...] = ()  # over which it declares results replicated, without a check
-    arguments: Shapes | None = None  # None until it is dispatched
-    results: Shapes | None = None
+    arguments: model.Shapes | None = None  # None until it is dispatched
+    results: model.Shapes | None = None
     kept: tuple[int, ...] | None = None  # which arguments it uses; None for all
 
 
@@ -194,7 +181,7 @@ def known_of(executable: Any, programs: Programs) -> Known:
         known.program = as_digest(known.fingerprint)
         known.collectives = _COLLECTIVE.search(text) is not None
         known.calls_back = _CALLS_BACK.search(text) is not None
-        known.axes = unchecked_axes(executable)
+        known.axes = internals.unchecked_axes(executable)
         options = internals.executable_options(executable)
         facts = [f"devices {order}", *(f"compiler_options {each[1:]}" for each in options)]
         programs.keep(known.fingerprint, executable, text, facts)
@@ -215,11 +202,11 @@ class Entry:
     seconds: float
     inputs: int
     host: int  # of these, what does not span processes
-    origins: tuple[Origin, ...] = ()  # of its arguments, until it is made
+    origins: tuple[model.Origin, ...] = ()  # of its arguments, until it is made
     of_host: tuple[HostInput, ...] = ()  # those that do not span processes, likewise
-    made: Made | None = None
-    replicas: tuple[tuple[Processes, int], ...] = ()  # of its arguments that are new
-    end: DispatchEnd = ""
+    made: model.Made | None = None
+    replicas: tuple[tuple[model.Processes, int], ...] = ()  # of its arguments that are new
+    end: model.DispatchEnd = ""
     stop: float = 0.0  # when the call has returned, if it is the main thread's
     is_made: bool = False
 
@@ -228,11 +215,11 @@ class Entry:
 class CellSoFar:
     """What a cell has dispatched."""
 
-    mode: CheckMode = "off"
+    mode: model.CheckMode = "off"
     name: str = ""
     started: float = 0.0
     has_ended: bool = False
-    trails: Counter[Processes] = field(default_factory=Counter)
+    trails: Counter[model.Processes] = field(default_factory=Counter)
     ring: deque[Entry] = field(default_factory=lambda: deque(maxlen=RING))
     number: int = 0
     run: int = 0
@@ -240,7 +227,7 @@ class CellSoFar:
     refused_at: dict[int | None, None] = field(default_factory=dict)  # the lines
     is_agreed: bool = True  # with the other processes, before it is made
 
-    def count(self, processes: Processes) -> int:
+    def count(self, processes: model.Processes) -> int:
         """Returns how many the main thread has dispatched over these processes."""
         return self.trails[processes]
 
@@ -274,10 +261,10 @@ class Making(threading.local):
         self.is_unchecked = threading.current_thread() in _UNCHECKED
 
 
-def as_dispatch(entry: Entry, *, is_one_of_many: bool = False) -> Dispatch:
+def as_dispatch(entry: Entry, *, is_one_of_many: bool = False) -> model.Dispatch:
     """Returns a dispatch as other processes are told of it; one of many with fewer shapes."""
     known = entry.known
-    return Dispatch(
+    return model.Dispatch(
         number=entry.number,
         name=known.name,
         fingerprint=known.fingerprint,
@@ -294,11 +281,6 @@ def as_dispatch(entry: Entry, *, is_one_of_many: bool = False) -> Dispatch:
     )
 
 
-def arguments_given(entry: Entry) -> list[Argument]:
-    """Returns what a dispatch is given, with the names that arrays have now."""
-    return [*ORIGINS.described(entry.origins), *arguments_of_host(entry.origins, entry.of_host)]
-
-
 MOST_OF_A_REASON = 200
 """So many characters of an error are told to the others."""
 
@@ -307,14 +289,15 @@ MOST_OF_A_REASON = 200
 class _Outstanding:
     """A computation that calls Python back, and may fail in that; its results are held."""
 
-    processes: Processes
+    processes: model.Processes
     key: int
     text: str
     results: Sequence[Any]
 
-    def told(self, reason: str) -> str:
-        """Returns what has failed, in words, and why."""
-        return f"{self.text} ({reason})"
+    def added_to(self, failures: dict[model.Processes, Failures], reason: str) -> None:
+        """Adds to failures that it has failed, and why."""
+        before = failures.get(self.processes, NONE)
+        failures[self.processes] = before.with_one(self.key, f"{self.text} ({reason})")
 
 
 class Launches:
@@ -336,7 +319,7 @@ class Launches:
     def __init__(self) -> None:
         self._last: Sequence[Any] = ()
         self._lock = threading.RLock()  # a signal's handler may dispatch, too
-        self._failures: dict[Processes, Failures] = {}
+        self._failures: dict[model.Processes, Failures] = {}
         self._outstanding: deque[_Outstanding] = deque()
 
     def made(self, cell: CellSoFar, entry: Entry, results: Sequence[Any], *, is_main: bool) -> None:
@@ -355,7 +338,7 @@ class Launches:
 
         ``jax_debug_nans`` looks at the results of what was made, and runs it again step by step.
         """
-        is_after = is_of_results(error) or isinstance(error, JaxnbError)
+        is_after = internals.is_of_results(error) or isinstance(error, JaxnbError)
         if entry.known.collectives and not is_after:
             self._note(_outstanding(cell, entry, ()), _reason(error))
 
@@ -373,11 +356,11 @@ class Launches:
             with contextlib.suppress(ValueError):  # a handler has waited for it
                 self._outstanding.remove(each)
 
-    def failures(self, processes: Processes) -> Failures:
+    def failures(self, processes: model.Processes) -> Failures:
         """Returns what has failed of what spans these processes."""
         return self._failures.get(processes, NONE)
 
-    def told(self) -> dict[Processes, Failures]:
+    def told(self) -> dict[model.Processes, Failures]:
         """Returns what has failed, by the processes that it spans; waits for nothing.
 
         What is outstanding counts if one of this process's devices has failed in it.
@@ -386,14 +369,12 @@ class Launches:
             found = dict(self._failures)
         for each in list(self._outstanding):
             if reason := next(filter(None, map(_why_it_has_failed, each.results)), ""):
-                before = found.get(each.processes, NONE)
-                found[each.processes] = before.with_one(each.key, each.told(reason))
+                each.added_to(found, reason)
         return found
 
     def _note(self, each: _Outstanding, reason: str) -> None:
         with self._lock:
-            before = self.failures(each.processes)
-            self._failures[each.processes] = before.with_one(each.key, each.told(reason))
+            each.added_to(self._failures, reason)
 
 
 def _outstanding(cell: CellSoFar, entry: Entry, results: Sequence[Any]) -> _Outstanding:

@@ -14,26 +14,12 @@ from typing import TYPE_CHECKING, Any
 from jaxnb.compat import jax_dispatch as internals
 from jaxnb.compat.jax_runtime import hook_barriers, separate_main_thread
 from jaxnb.lockstep import process_inputs
+from jaxnb.lockstep import process_recorded as recorded
 from jaxnb.lockstep.process_before_dispatch import Agreement
 from jaxnb.lockstep.process_cell import InLockstep
 from jaxnb.lockstep.process_inputs import OwnSettings
 from jaxnb.lockstep.process_interrupts import only_looks, refuse
 from jaxnb.lockstep.process_origins import ORIGINS, end_of, line_in, number_of
-from jaxnb.lockstep.process_recorded import (
-    RING,
-    CellSoFar,
-    Entry,
-    Known,
-    Launches,
-    Making,
-    Programs,
-    Watch,
-    arguments_given,
-    as_dispatch,
-    known_of,
-    note_starts,
-    shapes_of,
-)
 from jaxnb.model.cells import CellRequest, JointRequest
 from jaxnb.model.dispatches import Argument, CheckMode, Dispatch, Made, Processes, Recording, Trail
 
@@ -63,17 +49,17 @@ class Recorder:
     """
 
     def __init__(
-        self, process_index: int, lockstep: InLockstep, watch: Watch, replicas: Replicas
+        self, process_index: int, lockstep: InLockstep, watch: recorded.Watch, replicas: Replicas
     ) -> None:
-        self._process_index, self._num_processes = process_index, lockstep.num_processes
+        self._process_index = process_index
         self.lockstep = lockstep
-        self._cell = CellSoFar(has_ended=True)
-        self.launches = Launches()
+        self._cell = recorded.CellSoFar(has_ended=True)
+        self.launches = recorded.Launches()
         self.replicas = replicas
-        self._known: weakref.WeakKeyDictionary[Any, Known] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[Any, recorded.Known] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
-        self._making = Making()
-        self.programs = Programs()
+        self._making = recorded.Making()
+        self.programs = recorded.Programs()
         self._has_fast_paths = self._has_slow_paths = self._has_looked = False
         self._watch, self.look_before = watch, watch.before
         self.agreement = Agreement(process_index, lockstep, replicas, self._making, self.launches)
@@ -85,7 +71,9 @@ class Recorder:
 
     def _install(self) -> tuple[str, ...]:
         """Installs what the recorder can do without; returns what it has to do without."""
-        note_starts(lambda: self._is_off() and not (self._making.is_main and self._cell.has_ended))
+        recorded.note_starts(
+            lambda: self._is_off() and not (self._making.is_main and self._cell.has_ended)
+        )
         missing = (*internals.not_compared(), *ORIGINS.missing)
         found = [f"Not compared: {each}." for each in missing]
         if why := hook_barriers(self._barrier):
@@ -103,7 +91,7 @@ class Recorder:
         """Records what is dispatched in the block, outside of any cell."""
         kept = self._cell, self._has_fast_paths, self._has_slow_paths
         mode: CheckMode = "off" if self.missing else "strict"
-        self._cell = CellSoFar(mode, "", time.monotonic(), is_agreed=False)
+        self._cell = recorded.CellSoFar(mode, "", time.monotonic(), is_agreed=False)
         try:
             yield
         finally:
@@ -125,7 +113,7 @@ class Recorder:
         """
         mode: CheckMode = "off" if self.missing else request.check
         self._choose_paths(mode)
-        self._cell = CellSoFar(mode, code_name, time.monotonic(), number=request.cell)
+        self._cell = recorded.CellSoFar(mode, code_name, time.monotonic(), number=request.cell)
         self._cell.run = number_of(request.request_id)
         self.replicas.begin(is_compared=mode != "off")
         self.launches.let_go()
@@ -196,7 +184,7 @@ class Recorder:
         """When the last cell began, on ``time.monotonic()``: what its times are counted from."""
         return self._cell.started
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[recorded.Entry]:
         """Returns the last dispatches of the cell, oldest first."""
         with self._lock:
             return list(self._cell.ring)
@@ -212,15 +200,15 @@ class Recorder:
         """Returns at which lines of the cell the processes did not agree, each once."""
         return tuple(self._cell.refused_at)
 
-    def recording(self, most: int = RING) -> Recording:
+    def recording(self, most: int = recorded.RING) -> Recording:
         """Returns the last dispatches of the cell."""
         with self._lock:
             entries, refused = list(self._cell.ring)[-most:], self._cell.refused
         return Recording(
             self._process_index,
             self.trails(),
-            tuple(as_dispatch(each, is_one_of_many=True) for each in entries),
-            None if refused is None else as_dispatch(refused),
+            tuple(recorded.as_dispatch(each, is_one_of_many=True) for each in entries),
+            None if refused is None else recorded.as_dispatch(refused),
         )
 
     # ------------------------------------------------------------------ what JAX tells
@@ -267,40 +255,32 @@ class Recorder:
         if len(known.processes) < 2:
             return
         if known.arguments is None:
-            known.arguments = shapes_of(arguments)
-            known.results = shapes_of(internals.executable_results(executable))
+            known.arguments = recorded.shapes_of(arguments)
+            known.results = recorded.shapes_of(internals.executable_results(executable))
             known.kept = internals.executable_kept(executable, len(arguments))
         used = internals.executable_inputs(executable, arguments)
-        self._record(known, used, used)
-
-    def _record(self, known: Known, looked_at: Sequence[Any], arguments: Sequence[Any]) -> None:
         cell = self._cell
-        line = line_in(sys._getframe(2), cell.name)
+        line = line_in(sys._getframe(1), cell.name)
         seconds = time.monotonic() - cell.started
-        digest, of_host = process_inputs.digests_of(looked_at) if looked_at else (0, ())
-        origins = ORIGINS.of_arguments(arguments)
+        digest, of_host = process_inputs.digests_of(used) if used else (0, ())
+        origins = ORIGINS.of_arguments(used)
         given = hash((digest, *ORIGINS.numbers(origins)))
-        entry = Entry(0, known, line, seconds, given, digest, origins, of_host)
+        entry = recorded.Entry(0, known, line, seconds, given, digest, origins, of_host)
         if not cell.is_agreed:
             self._note(cell, entry)
-        elif self._process_index in entry.known.processes:
-            self.agreement.reach(cell, entry, arguments, self.depth())
+        elif self._process_index in known.processes:
+            self.agreement.reach(cell, entry, used, self.depth())
             self._note(cell, entry)
 
-    def _add(self, cell: CellSoFar, entry: Entry) -> None:
-        """Counts a dispatch, if it is the main thread's: others' come in any order."""
-        known = entry.known
+    def _note(self, cell: recorded.CellSoFar, entry: recorded.Entry) -> None:
+        self._making.entries.append(entry)  # first: an interrupt may strike anywhere
+        known, is_main = entry.known, self._making.is_main
         with self._lock:
-            if self._making.is_main:
+            if is_main:  # other threads' come in any order, and are not counted
                 cell.trails[known.processes] += 1
                 entry.number = cell.trails[known.processes]
             cell.ring.append(entry)
-
-    def _note(self, cell: CellSoFar, entry: Entry) -> None:
-        self._making.entries.append(entry)  # first: an interrupt may strike anywhere
-        self._add(cell, entry)
-        known = entry.known
-        if self._making.is_main:
+        if is_main:
             base = hash((cell.run, entry.number, *known.processes))
         elif all(made.base for number, made in entry.origins if number):
             # Of a thread's nobody knows how many came before: it is known by what it computes.
@@ -337,7 +317,8 @@ class Recorder:
         entry = self._making.attempt or self._cell.refused
         if entry is None or (entry.known.processes, entry.number) != (processes, number):
             return []
-        return arguments_given(entry)
+        of_host = process_inputs.arguments_of_host(entry.origins, entry.of_host)
+        return [*ORIGINS.described(entry.origins), *of_host]
 
     def failed(self, depth: int, error: BaseException) -> None:
         """Notes what was raised while dispatches were made."""
@@ -365,11 +346,11 @@ class Recorder:
     def _barrier(self, name: str, processes: Sequence[int] | None) -> AbstractContextManager[None]:
         return self.agreement.barrier(self._cell, name, processes, self.depth())
 
-    def seen(self, executable: Any) -> Known:
+    def seen(self, executable: Any) -> recorded.Known:
         """Returns what is the same for all dispatches of an executable."""
         known = self._known.get(executable)
         if known is None:
-            known = self._known[executable] = known_of(executable, self.programs)
+            known = self._known[executable] = recorded.known_of(executable, self.programs)
         return known
 
 

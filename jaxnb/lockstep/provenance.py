@@ -164,20 +164,12 @@ def unequal_names_text(
         differences: The names.
         has_ended_alike: Whether it ended on all processes without an error or an interrupt.
     """
-    common = _last_common_step(differences)
     if has_ended_alike or any(_other_shapes(each) or _other_data(each) for each in differences):
         how = "bound a name to different arrays on different processes"
     else:
         how = "stopped at different steps: these variables mix shards of different arrays"
-    said = f"{cell_label(cell)} {how}. {names_text(differences)}{common}"
+    said = f"{cell_label(cell)} {how}. {names_text(differences)}"
     return f"{said}{in_notebook(_MENDS)}"
-
-
-def _last_common_step(differences: Sequence[Difference]) -> str:
-    made = [side.made for each in differences for _, side in each.sides if side is not None]
-    if len({(each.kind, each.name, each.cell) for each in made}) != 1 or made[0].kind != "dispatch":
-        return ""
-    return f" Last step completed everywhere: dispatch {min(each.number for each in made)}."
 
 
 def _passed(difference: Difference) -> str:
@@ -226,14 +218,11 @@ def _held(difference: Difference) -> str:
 def _once_more(difference: Difference) -> str:
     """Returns why arrays made at one line of a cell are not one, if that alone sets them apart."""
     made = [each.made for _, each in difference.sides if each is not None]
-    is_one_line = len({(e.kind, e.name, e.cell, e.line) for e in made}) == 1
     names = {each.name for _, each in difference.sides if each is not None}
-    if (
-        len(made) < len(difference.sides)
-        or len(names) > 1
-        or made[0].kind != "created"
-        or not is_one_line
-    ):
+    lines = {(each.kind, each.name, each.cell, each.line) for each in made}
+    if len(made) < len(difference.sides) or len(names) > 1 or len(lines) > 1:
+        return ""
+    if made[0].kind != "created":
         return ""
     return "; if a process made one more there (a retry, say), make as many on all"
 

@@ -11,8 +11,6 @@ from jaxnb.model.group import START_SETTINGS, ProcessReport, Settings
 from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import in_notebook, the_cell
 
-Values = Mapping[str, str]
-
 _COUNT = "--xla_force_host_platform_device_count"
 
 
@@ -65,12 +63,8 @@ class KnownSettings:
 
     def differences(self) -> list[Difference]:
         """Returns the settings that differ, as far as that is known."""
-        return differences(
-            {
-                i: {**dict(start), **dict(self._changes.get(i, ()))}
-                for i, start in self._start.items()
-            }
-        )
+        start, changes = self._start, self._changes
+        return differences({i: dict((*start[i], *changes.get(i, ()))) for i in start})
 
     def pitfalls(self) -> tuple[Pitfall, ...]:
         """Returns what there is to say of settings that differ, or came too late."""
@@ -83,15 +77,12 @@ class KnownSettings:
         return (Pitfall("settings", said, advice, cause=_COUNT),)
 
 
-def differences(by_process: Mapping[int, Values]) -> list[Difference]:
+def differences(by_process: Mapping[int, Mapping[str, str]]) -> list[Difference]:
     """Returns the settings that differ.
 
     Args:
         by_process: Process index to its settings. What one of them does not know is not compared.
     """
-    first, *others = [*by_process.values()] or [{}]
-    if all(values == first for values in others):  # after almost every cell
-        return []
     found = []
     for name in dict.fromkeys(name for values in by_process.values() for name in values):
         groups: dict[str, list[int]] = {}
@@ -149,11 +140,11 @@ def judged(reports: Sequence[ProcessReport]) -> list[ProcessReport]:
     told: dict[object, list[int]] = {}
     for report in reports:
         if not report.unrecorded:
-            kept = [
+            kept = tuple(
                 (d.number, d.name, d.fingerprint, d.arguments, d.results, d.processes)
                 for d in report.trial
-            ]
-            told.setdefault(tuple(kept), []).append(report.process_index)
+            )
+            told.setdefault(kept, []).append(report.process_index)
     if len(told) < 2:
         return list(reports)
     sides = " ≠ ".join(processes_label(who) for who in told.values())
@@ -163,7 +154,14 @@ def judged(reports: Sequence[ProcessReport]) -> list[ProcessReport]:
 
 def why_unrecorded(reports: Sequence[ProcessReport]) -> str:
     """Returns why a group's dispatches cannot be compared; empty if they can."""
-    return _by_process({each.process_index: each.unrecorded for each in reports}, len(reports))
+    groups: dict[str, list[int]] = {}
+    for each in reports:
+        if each.unrecorded:
+            groups.setdefault(each.unrecorded, []).append(each.process_index)
+    return "; ".join(
+        why if len(who) == len(reports) else f"{processes_label(who)}: {why}"
+        for why, who in groups.items()
+    )
 
 
 def notes(reports: Sequence[ProcessReport], check: str) -> tuple[str, ...]:
@@ -201,14 +199,3 @@ TO_START = (
 TO_RUN = (
     "Nothing was run. Run it with `--check off` (in Python: `check='off'`) to go without checks."
 )
-
-
-def _by_process(told: dict[int, str], num_processes: int) -> str:
-    groups: dict[str, list[int]] = {}
-    for index, why in told.items():
-        if why:
-            groups.setdefault(why, []).append(index)
-    return "; ".join(
-        why if len(who) == num_processes else f"{processes_label(who)}: {why}"
-        for why, who in groups.items()
-    )

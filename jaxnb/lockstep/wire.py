@@ -130,6 +130,15 @@ Said = (
 )
 
 
+_BARE: dict[bytes, Said] = {
+    b"t": InterruptRaised(),
+    b"u": InterruptHandled(),
+    b"k": InterruptHeld(),
+    b"a": Ask(),
+}
+"""Packets that say nothing but what they are."""
+
+
 class Packets:
     """Packs and unpacks for a group of one size.
 
@@ -164,14 +173,8 @@ class Packets:
                 return _HELLO.pack(b"h", process, pid)
             case Interrupt(cell):
                 return _BEGIN.pack(b"i", cell)
-            case InterruptRaised():
-                return b"t"
-            case InterruptHandled():
-                return b"u"
-            case InterruptHeld():
-                return b"k"
-            case Ask():
-                return b"a"
+            case _:
+                return next(code for code, bare in _BARE.items() if said == bare)
 
     def unpack(self, packet: bytes) -> Said:
         """Returns what a process has said.
@@ -208,15 +211,9 @@ class Packets:
                 return Withdraw(_STOP.unpack(packet)[1])
             case b"i":
                 return Interrupt(_BEGIN.unpack(packet)[1])
-            case b"t" if len(packet) == 1:
-                return InterruptRaised()
-            case b"u" if len(packet) == 1:
-                return InterruptHandled()
-            case b"k" if len(packet) == 1:
-                return InterruptHeld()
-            case b"a" if len(packet) == 1:
-                return Ask()
-        raise WireError(f"a packet of {len(packet)} bytes that nobody says")
+        if packet not in _BARE:
+            raise WireError(f"a packet of {len(packet)} bytes that nobody says")
+        return _BARE[packet]
 
     def _set(self, processes: Processes) -> bytes:
         if processes not in self._packed:

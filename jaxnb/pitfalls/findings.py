@@ -222,15 +222,11 @@ def _arrays(found: NanFound) -> str:
 
 
 def _places(kind: str, places: Iterable[NanPlace]) -> str:
-    return " and ".join(f"{_name(kind, each)} {each.type}{_where(each)}" for each in places)
+    return " and ".join(_place(kind, each) for each in places)
 
 
-def _name(kind: str, place: NanPlace) -> str:
-    return f"`{place.name}`" if place.name else f"{kind} {place.place}"
-
-
-def _where(place: NanPlace) -> str:
-    if not place.index:
-        return ""
-    first = f"[{', '.join(map(str, place.index))}]"
-    return f" at {first}" if place.count == 1 else f" at {first} and {place.count - 1} more"
+def _place(kind: str, place: NanPlace) -> str:
+    name = f"`{place.name}`" if place.name else f"{kind} {place.place}"
+    at = f" at [{', '.join(map(str, place.index))}]" if place.index else ""
+    more = f" and {place.count - 1} more" if place.index and place.count > 1 else ""
+    return f"{name} {place.type}{at}{more}"

@@ -12,10 +12,10 @@ import sysconfig
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import jax
@@ -82,21 +82,18 @@ class NanWatch(Feature):
 
     def told(self, cell: CellHere) -> dict[str, NanFound | None]:
         """Ends a cell; returns the first computation with a NaN in its results."""
-        return {"nan": self._ended(cell.names)}
-
-    def _ended(self, names: Mapping[str, Any]) -> NanFound | None:
         self.is_on = False
         self._clean.clear()
         found, self._found = self._found, None
         if found is None:
-            return None
+            return {"nan": None}
         alive = [(place, array()) for place, array in self._outputs]
         arrays = [array for _, array in alive if array is not None]
-        found_at = paths_to(dict(names), {id(array) for array in arrays})
+        found_at = paths_to(dict(cell.names), {id(array) for array in arrays})
         paths = {key: each.path for key, each in found_at.items()}
         bound = {place: paths.get(id(array), "") for place, array in alive}
         outputs = tuple(replace(each, name=bound.get(each.place, "")) for each in found.outputs)
-        return replace(found, outputs=outputs)
+        return {"nan": replace(found, outputs=outputs)}
 
     def before(self, arguments: Sequence[Any]) -> tuple[NanPlace, ...]:
         """Returns which arguments of a computation have a NaN; it may be about to delete them."""
@@ -215,7 +212,7 @@ class Lowerings:
 
     def __init__(self) -> None:
         self._constants: dict[tuple[str, int | None], tuple[int, str]] = {}
-        self._counts: dict[tuple[str, str, int | None], int] = {}
+        self._counts = Counter[tuple[str, str, int | None]]()
 
     def add(self, lowering: Lowering, line: int | None) -> None:
         """Takes a computation that the cell has lowered."""
@@ -225,8 +222,7 @@ class Lowerings:
             largest = type_of(max(found, key=nbytes_of))
             self._constants.setdefault((lowering.name, line), (total, largest))
         if lowering.file and not lowering.file.startswith(_LIBRARIES):
-            key = lowering.name, lowering.source, line
-            self._counts[key] = self._counts.get(key, 0) + 1
+            self._counts[lowering.name, lowering.source, line] += 1
 
     def pitfalls(self, code_name: str) -> list[Pitfall]:
         """Returns them in words."""
@@ -304,8 +300,6 @@ class Pmaps:
 MAX_PITFALLS = 16
 """So many of a cell are told of: more are no help to anybody."""
 
-_TOLD_WITH: dict[str, str] = {"constant": "constant and recompiled"}
-
 
 class Pitfalls(Feature):
     """Finds pitfalls in the cells that this process runs.
@@ -319,7 +313,7 @@ class Pitfalls(Feature):
         self._broken: dict[str, Pitfall] = {}
         self._forget()
         for kind, reason in hook_pitfalls(self).items():
-            kinds = _TOLD_WITH.get(kind, kind)
+            kinds = "constant and recompiled" if kind == "constant" else kind
             self._give_up(kind, f"This JAX does not report {kinds} ({reason})")
 
     def _forget(self) -> None:
@@ -368,8 +362,7 @@ class Pitfalls(Feature):
             self._try("device-put", lambda: self._moves.add_gathered(value, self._line()))
 
     def _line(self) -> int | None:
-        frame: FrameType | None = sys._getframe(1)
-        return line_in(frame, self._code_name or "")
+        return line_in(sys._getframe(1), self._code_name or "")
 
     def _try(self, kind: str, look: Callable[[], object]) -> None:
         """Looks; the user's cell must not fail for it, nor may it fail in silence."""
@@ -380,7 +373,8 @@ class Pitfalls(Feature):
         except Exception as error:
             if is_of_handler(error):
                 raise
-            where = linecache.getline(*_innermost(error)).strip()
+            *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+            where = linecache.getline(frame.f_code.co_filename, line).strip()
             self._give_up(kind, f"It failed with {type(error).__name__}: {error}, in `{where}`")
 
     def _give_up(self, kind: str, reason: str) -> None:
@@ -390,9 +384,3 @@ class Pitfalls(Feature):
             f"{capitalized(the_cell())} is not affected.",
             cause=kind,
         )
-
-
-def _innermost(error: BaseException) -> tuple[str, int]:
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        place = frame.f_code.co_filename, line
-    return place

@@ -22,7 +22,6 @@ def pitfall(
     line: int | None,
     message: str,
     advice: str,
-    cause: str | None = None,
     subject: str = "",
 ) -> Pitfall:
     """Returns a pitfall at a line of a cell.
@@ -33,12 +32,10 @@ def pitfall(
         line: The line; None if it is in none.
         message: What happens.
         advice: What to type instead.
-        cause: What makes it the same as another; by default subject and text of the line.
-        subject: The function or array.
+        subject: The function or array: with the text of the line it makes two the same.
     """
     source = linecache.getline(code_name, line).strip() if line is not None else ""
-    known = f"{subject}|{source}" if cause is None else cause
-    return Pitfall(kind, message, advice, line, source, known)
+    return Pitfall(kind, message, advice, line, source, f"{subject}|{source}")
 
 
 def type_of(value: Any) -> str:
@@ -77,7 +74,7 @@ class Moves:
         n = jax.process_count()
         return [
             pitfall(
-                "device-put",
+                self.kind,
                 code_name,
                 line,
                 f"`device_put` of {_what(count, largest)} ({format_bytes(nbytes)}) onto a sharding "
@@ -174,8 +171,6 @@ def _what_it_is(error: BaseException, text: str) -> tuple[str, str, str] | None:
 
 
 def _line_of(error: BaseException, code_name: str) -> int | None:
-    line = None
-    for frame, number in traceback.walk_tb(error.__traceback__):
-        if frame.f_code.co_filename == code_name:
-            line = number
-    return line
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in frames if frame.f_code.co_filename == code_name]
+    return lines[-1] if lines else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxnb.display.blocks import Cell, Column, Either, Facts, Length, Note, Row, Strip, Table
@@ -16,11 +16,7 @@ from jaxnb.labels import (
     processes_label,
     ranks_label,
 )
-from jaxnb.profile.statistics import (
-    MOST_LARGEST,
-    DeviceStats,
-    LargeArray,
-)
+from jaxnb.profile.statistics import DeviceStats, LargeArray
 
 _SOURCES = {
     "memory_stats": "In use, peak and limit are what the backend's memory_stats() says.",
@@ -46,9 +42,12 @@ def stats_card(
         ended: They are not taken again any more.
     """
     ordered = sorted(stats, key=lambda s: (s.device.process_index, s.device.id))
-    firsts = first_of_process(ordered)
+    processes = [entry.device.process_index for entry in ordered]
+    pairs = zip(ordered, processes, [None, *processes], strict=False)
+    firsts = [(entry, process != before) for entry, process, before in pairs]
     has_pss = any(entry.process_pss_bytes is not None for entry in ordered)
-    source = " ".join(filter(None, [_source(ordered, has_pss), *gpu_notes(ordered), words]))
+    gpu_notes = dict.fromkeys(entry.gpu_note for entry in ordered)
+    source = " ".join(filter(None, [_source(ordered, has_pss), *gpu_notes, words]))
     notes = [entry.note if is_first else "" for entry, is_first in firsts]
     largest = _largest(ordered)
     facts = [*([f"at {at}"] if at else []), *(["ended"] if ended else [])]
@@ -57,20 +56,10 @@ def stats_card(
         _devices(firsts, notes, "PSS / RSS" if has_pss else "RSS", with_cpu=bool(at)),
         # In HTML they stand in their rows.
         Either(text="\n".join(dict.fromkeys(f"  {note}" for note in notes if note))),
-        Either(text="largest arrays, and who holds them" if largest else ""),
+        Either(text="largest arrays, and their devices" if largest else ""),
         Table(_LARGEST_COLUMNS, largest, titled=False),
         Note(source, "dim"),
     )
-
-
-def first_of_process(stats: Sequence[DeviceStats]) -> list[tuple[DeviceStats, bool]]:
-    """Returns each with whether it is the first of its process, which has what is the process's."""
-    shown: set[int] = set()
-    found = []
-    for entry in stats:
-        found.append((entry, entry.device.process_index not in shown))
-        shown.add(entry.device.process_index)
-    return found
 
 
 def _devices(
@@ -103,7 +92,7 @@ _LARGEST_COLUMNS = (
     Column("largest arrays", least=16),
     Column(least=12),
     Column("bytes", ">"),
-    Column("held by", least=14),
+    Column("devices", least=14),
 )
 
 
@@ -115,11 +104,6 @@ def heading(stats: Sequence[DeviceStats]) -> str:
         text += f" ({', '.join(kinds)})"
     used = [entry.bytes_in_use for entry in stats if entry.bytes_in_use is not None]
     return f"{text} · {format_bytes(sum(used))} in use" if used else text
-
-
-def gpu_notes(stats: Iterable[DeviceStats]) -> list[str]:
-    """Returns why NVML tells nothing of devices, each reason once."""
-    return list(dict.fromkeys(entry.gpu_note for entry in stats if entry.gpu_note))
 
 
 def _cells(entry: DeviceStats, first: bool, with_cpu: bool) -> list[str | Cell]:
@@ -179,45 +163,27 @@ def _source(stats: Sequence[DeviceStats], pss: bool) -> str:
 def _largest(stats: Sequence[DeviceStats]) -> list[Row]:
     """Returns the largest arrays over all devices; what is alike on several, once.
 
-    Where one is, its sharding says, as it need not be among the largest of each device that has
-    it; but not on processes that would have told of it, and have not.
+    Where one is, its sharding says, as it need not be among the largest of each device that has it;
+    but not on processes that have another one by its name.
     """
     known = {entry.device.id for entry in stats if entry.source != "none"}
     alike: dict[LargeArray, set[int]] = {}
+    told: dict[int, set[LargeArray]] = {}
     for entry in stats:
         for array in entry.largest:
-            held = {n for first, last in array.devices for n in range(first, last + 1)}
-            alike.setdefault(replace(array, devices=()), set()).update(held & known)
+            over = {n for first, last in array.devices for n in range(first, last + 1)}
+            plain = replace(array, devices=())
+            alike.setdefault(plain, set()).update(over & known)
+            told.setdefault(entry.device.process_index, set()).add(plain)
     top = sorted(alike, key=LargeArray.rank)[:_LARGEST]
-    elsewhere = {
-        array: _devices_of_others(array, stats) | _devices_without(array, stats) for array in top
-    }
-    return [_large_row(array, alike[array] - elsewhere[array], stats) for array in top]
-
-
-def _devices_of_others(array: LargeArray, stats: Sequence[DeviceStats]) -> set[int]:
-    """Returns the devices of processes that have another array by this one's name."""
-    by_process: dict[int, list[LargeArray]] = {}
-    for entry in stats:
-        named = (each for each in _without_devices(entry) if each.name == array.name)
-        by_process.setdefault(entry.device.process_index, []).extend(named)
-    others = {i for i, found in by_process.items() if array.name and found and array not in found}
-    return {entry.device.id for entry in stats if entry.device.process_index in others}
-
-
-def _devices_without(array: LargeArray, stats: Sequence[DeviceStats]) -> set[int]:
-    """Returns the devices of processes that have told of no such array, and of smaller ones."""
-    told = {entry.device.process_index for entry in stats if array in _without_devices(entry)}
-    return {
-        entry.device.id
-        for entry in stats
-        if entry.device.process_index not in told
-        and (len(entry.largest) < MOST_LARGEST or entry.largest[-1].nbytes < array.nbytes)
-    }
-
-
-def _without_devices(entry: DeviceStats) -> list[LargeArray]:
-    return [replace(each, devices=()) for each in entry.largest]
+    for array in filter(lambda array: array.name, top):
+        others = {
+            process
+            for process, those in told.items()
+            if array not in those and any(each.name == array.name for each in those)
+        }
+        alike[array] -= {e.device.id for e in stats if e.device.process_index in others}
+    return [_large_row(array, alike[array], stats) for array in top]
 
 
 def _large_row(array: LargeArray, held: set[int], stats: Sequence[DeviceStats]) -> list[str | Cell]:

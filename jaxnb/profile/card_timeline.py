@@ -6,18 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from math import floor, log10
 
-from jaxnb.display.blocks import (
-    MARK_COLOR,
-    Block,
-    Column,
-    Either,
-    Facts,
-    Lanes,
-    Length,
-    Mark,
-    Note,
-    Table,
-)
+from jaxnb.display import blocks as b
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import WIDTH, wrapped
 from jaxnb.labels import (
@@ -31,13 +20,7 @@ from jaxnb.labels import (
 from jaxnb.model.insight import SPAN_KINDS, Late, ProcessTimeline, SpanKind, Straggler, Timeline
 from jaxnb.model.scripts import cell_label
 
-KIND_LABELS: dict[SpanKind, str] = {
-    "python": "Python",
-    "tracing": "tracing",
-    "compiling": "compiling",
-    "dispatching": "dispatching",
-    "waiting": "waiting",
-}
+KIND_LABELS: dict[SpanKind, str] = {**{kind: kind for kind in SPAN_KINDS}, "python": "Python"}
 
 # Of Okabe and Ito's palette, as the processes' own colours: it stands out from white and black.
 _COLORS: dict[SpanKind, str] = {
@@ -93,7 +76,7 @@ def ticks(seconds: float, about: int) -> list[tuple[float, str]]:
     ]
 
 
-def lanes(timeline: Timeline, shown: Sequence[ProcessTimeline]) -> Lanes:
+def lanes(timeline: Timeline, shown: Sequence[ProcessTimeline]) -> b.Lanes:
     """Returns the picture of a timeline.
 
     Args:
@@ -102,19 +85,21 @@ def lanes(timeline: Timeline, shown: Sequence[ProcessTimeline]) -> Lanes:
     """
     places = {each.process_index: place for place, each in enumerate(shown)}
     kinds = {span.kind for each in shown for span in each.spans}
-    marks = [_mark(late, places, timeline.seconds) for late in _longest(timeline, places)]
+    there = [late for late in timeline.lates if late.last in places]
+    there.sort(key=lambda late: -max(late.waited.values()))
+    marks = [_mark(late, places, timeline.seconds) for late in there[:MAX_LINES]]
     legend = [(KIND_LABELS[k], _COLORS[k]) for k in KIND_LABELS if k in kinds]
-    return Lanes(
+    return b.Lanes(
         [f"process {index}" for index in places],
         [_lengths(each, timeline.seconds) for each in shown],
         marks,
         [(100 * at / timeline.seconds, label) for at, label in ticks(timeline.seconds, 5)],
-        [*legend, ("last arrival", MARK_COLOR)] if marks else legend,
+        [*legend, ("last arrival", b.MARK_COLOR)] if marks else legend,
     )
 
 
-def _lengths(process: ProcessTimeline, seconds: float) -> list[Length]:
-    found: list[Length] = []
+def _lengths(process: ProcessTimeline, seconds: float) -> list[b.Length]:
+    found: list[b.Length] = []
     start = 0
     for kind, group in groupby(dominant(process, seconds, _COLUMNS)):
         stop = start + len(list(group))
@@ -122,25 +107,19 @@ def _lengths(process: ProcessTimeline, seconds: float) -> list[Length]:
             began, ended = (format_precisely(x * seconds / _COLUMNS) for x in (start, stop))
             title = f"process {process.process_index}: {KIND_LABELS[kind]}, {began} to {ended}"
             place = (100 * start / _COLUMNS, 100 * (stop - start) / _COLUMNS)
-            found.append(Length(*place, _COLORS[kind], title))
+            found.append(b.Length(*place, _COLORS[kind], title))
         start = stop
     return found
 
 
-def _longest(timeline: Timeline, places: Mapping[int, int]) -> list[Late]:
-    there = [late for late in timeline.lates if late.last in places]
-    there.sort(key=lambda late: -max(late.waited.values()))
-    return there[:MAX_LINES]
-
-
-def _mark(late: Late, places: Mapping[int, int], seconds: float) -> Mark:
+def _mark(late: Late, places: Mapping[int, int], seconds: float) -> b.Mark:
     crossed = [places[index] for index in (*late.waited, late.last) if index in places]
     waited = format_precisely(max(late.waited.values()))
     title = (
         f"{late.site}, collective {late.number} over processes {ranks_label(late.site.processes)}: "
         f"process {late.last} came last; others waited up to {waited}"
     )
-    return Mark(100 * late.at / seconds, min(crossed), max(crossed), title)
+    return b.Mark(100 * late.at / seconds, min(crossed), max(crossed), title)
 
 
 MAX_PROCESSES = 64
@@ -155,26 +134,29 @@ _BLOCKS = dict(zip(SPAN_KINDS, "█▓▒░·", strict=True))
 def timeline_card(timeline: Timeline) -> Card:
     """What each process did in a cell, and when; who came last, and for how long others waited."""
     shown = _shown(timeline)
-    facts = [plural(len(timeline.processes), "process"), format_seconds(timeline.seconds)]
+    facts = [
+        plural(len(timeline.processes), "process"),
+        format_seconds(timeline.seconds),
+    ]
     if timeline.dispatches:
         facts.append(plural(timeline.dispatches, "dispatch") + " compared")
     verdicts = [*_verdicts(timeline), *_endings(timeline)]
     titles = ("process", *KIND_LABELS.values(), "came last", "delayed others")
-    table = Table(
-        [Column(title, ">") for title in titles],
+    table = b.Table(
+        [b.Column(title, ">") for title in titles],
         [_row(timeline, each) for each in shown],
         more=(len(timeline.processes) - len(shown), "process"),
         gap=1,
     )
     has_bars = timeline.seconds > 0 and bool(shown)
-    picture: list[Block] = [lanes(timeline, shown)] if has_bars else []
+    picture: list[b.Block] = [lanes(timeline, shown)] if has_bars else []
     return card_of(
-        Facts(facts, cell_label(timeline.cell)),
-        Either([Note(each) for each in verdicts]),
-        Either(picture, "\n".join(_text_bars(timeline, shown) if has_bars else [])),
+        b.Facts(facts, cell_label(timeline.cell)),
+        b.Either([b.Note(each) for each in verdicts]),
+        b.Either(picture, "\n".join(_text_bars(timeline, shown) if has_bars else [])),
         table,
-        Either(text="\n".join(map(wrapped, verdicts))),
-        Note(" ".join(_notes(timeline)), "dim"),
+        b.Either(text="\n".join(map(wrapped, verdicts))),
+        b.Note(" ".join(_notes(timeline)), "dim"),
     )
 
 
@@ -204,30 +186,23 @@ def _verdict(late: Straggler, dispatches: int) -> str:
     whom = processes_label(others) if len(others) < len(late.waited) else "the others"
     if len(late.waited) == 1:
         whom = processes_label(late.waited)
+    site = late.site
+    place = f"line {site.line} (`{site.name}`)" if site.line is not None else f"`{site.name}`"
     return (
         f"Process {late.process_index} was last at {format_count(late.came_last)} of "
         f"{plural(dispatches, 'dispatch')}; {whom} waited up to {format_seconds(late.seconds)} "
-        f"for it, most at {_place(late)}."
+        f"for it, most at {place}."
     )
-
-
-def _place(late: Straggler) -> str:
-    site = late.site
-    return f"line {site.line} (`{site.name}`)" if site.line is not None else f"`{site.name}`"
 
 
 def _endings(timeline: Timeline) -> list[str]:
     ends: dict[str, list[int]] = {}
     for index, each in timeline.processes.items():
         if each.ending:
-            ends.setdefault(each.ending, []).append(index)
-    found = [f"{processes_label(who).capitalize()} {end}." for end, who in ends.items()]
-    gone: dict[str, list[int]] = {}
+            ends.setdefault(f" {each.ending}", []).append(index)
     for index, why in timeline.missing.items():
-        gone.setdefault(why, []).append(index)
-    return found + [
-        f"{processes_label(who).capitalize()}: no timeline ({why})." for why, who in gone.items()
-    ]
+        ends.setdefault(f": no timeline ({why})", []).append(index)
+    return [f"{processes_label(who).capitalize()}{end}." for end, who in ends.items()]
 
 
 def _notes(timeline: Timeline) -> list[str]:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import resource
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +26,11 @@ class MemoryOfCells(Feature):
 
     Where the backend has ``memory_stats()``, its figures. Else the bytes of live arrays, and of
     the process's resident memory the highest that it was in the cell: Linux is told to forget
-    the highest so far as a cell begins (so does ``ru_maxrss`` of ``getrusage``).
+    the highest so far as a cell begins.
     """
 
     def __init__(self) -> None:
         self._before: dict[int, tuple[int, int | None]] = {}
-        self._highest = HighestResident()
         self._resident: int | None = None
         self._peak: int | None = None
 
@@ -43,11 +39,11 @@ class MemoryOfCells(Feature):
         self._before = self._in_use()
         self._resident = self._peak = None
         if any(peak is None for _, peak in self._before.values()):
-            self._resident = self._highest.forget()
+            self._resident = _forget_highest()
 
     def over(self, _: CellHere) -> None:
         """Notes the highest so far, as the code has ended: what follows is not the cell's."""
-        self._peak = self._highest.bytes() if self._resident is not None else None
+        self._peak = _highest() if self._resident is not None else None
 
     def told(self, _: CellHere) -> dict[str, Any]:
         """Returns what the cell has changed on each device, and whether one still computes.
@@ -89,41 +85,18 @@ class MemoryOfCells(Feature):
         return found
 
 
-class HighestResident:
-    """The most resident memory that this process has had since it was last asked to forget it.
+def _forget_highest() -> int | None:
+    """Has Linux forget the most resident memory so far; returns it now, or None elsewhere."""
+    with contextlib.suppress(OSError):  # not Linux, or not allowed
+        Path("/proc/self/clear_refs").write_text("5")
+        return _highest()
+    return None
 
-    Linux tells; elsewhere nobody does.
+
+def _highest() -> int | None:
+    """Returns the most resident memory since Linux was told to forget it.
+
+    ``getrusage`` tells of a process that was started by exec no less than its parent had.
     """
-
-    def __init__(self) -> None:
-        self._ask: Callable[[], int] | None = None
-
-    def forget(self) -> int | None:
-        """Begins anew; returns the resident memory now, or None where nobody tells."""
-        with contextlib.suppress(OSError, ValueError):  # not Linux, or not allowed
-            file = os.open("/proc/self/clear_refs", os.O_WRONLY)
-            try:
-                os.write(file, b"5")
-            finally:
-                os.close(file)
-            if self._ask is None:
-                # Where a process was started by exec, getrusage tells no less than its parent had.
-                is_right = _by_getrusage() <= 1.1 * _by_status()
-                self._ask = _by_getrusage if is_right else _by_status
-            return self._ask()
-        return None
-
-    def bytes(self) -> int | None:
-        """Returns the most since then."""
-        return self._ask() if self._ask is not None else None
-
-
-def _by_getrusage() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _by_status() -> int:
     found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    if found is None:
-        raise ValueError("/proc/self/status tells no VmHWM")
-    return int(found[1]) * 1024
+    return None if found is None else int(found[1]) * 1024

@@ -103,12 +103,19 @@ class Gpus:
         if handle is None:
             return Reading(None, None, "The CUDA driver does not say which of NVML's GPUs this is.")
         self._handles[ordinal] = handle
-        notes: list[str] = []
-        percent = self._asked(lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu), notes)
-        celsius = self._asked(
-            lambda: int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)), notes
-        )
-        return Reading(percent, celsius, " ".join(dict.fromkeys(notes)))
+        figures: list[Any] = []
+        notes: dict[str, None] = {}
+        for ask in (
+            lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+            lambda: int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+        ):
+            try:
+                figures.append(ask())
+            except nvml.NVMLError as error:  # a slice of a GPU (MIG) has no figures of its own
+                figures.append(None)
+                notes[f"NVML says {error}."] = None
+        percent, celsius = figures
+        return Reading(percent, celsius, " ".join(notes))
 
     def _load(self) -> str:
         """Starts NVML; returns why it cannot be used, or nothing."""
@@ -123,22 +130,13 @@ class Gpus:
         return ""
 
     def _handle(self, ordinal: int) -> Any:
-        visible = [
-            name.strip() for name in self._environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        ]
-        name = visible[ordinal] if ordinal < len(visible) else ""
+        visible = self._environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        name = visible[ordinal].strip() if ordinal < len(visible) else ""
         # Numbers in it are counted in CUDA's own order, which need not be NVML's.
         if name.startswith("MIG-"):
             return self._nvml.nvmlDeviceGetHandleByUUID(name)
         bus_id = self._bus_id(ordinal)
         return bus_id and self._nvml.nvmlDeviceGetHandleByPciBusId(bus_id)
-
-    def _asked(self, ask: Callable[[], Any], notes: list[str]) -> Any:
-        try:
-            return ask()
-        except self._nvml.NVMLError as error:  # a slice of a GPU (MIG) has no figures of its own
-            notes.append(f"NVML says {error}.")
-            return None
 
 
 _lock = threading.RLock()
@@ -315,11 +313,14 @@ class Statistics:
             del buffers
         largest = self._largest(tops) if tops else {}
         pss = None if brief else pss_bytes()
-        rss, cpu_seconds, now = rss_bytes(), time.process_time(), time.monotonic()
+        rss = int(psutil.Process().memory_info().rss)
+        cpu_seconds, now = time.process_time(), time.monotonic()
         rows = []
         for device in devices:
             stats = device.memory_stats() or {}
-            gpu = self._reading(device)
+            gpu = Reading(None, None)
+            if device.platform == "gpu":
+                gpu = self._gpus.reading(getattr(device, "local_hardware_id", None) or 0)
             rows.append(
                 DeviceStats(
                     device=process_join.device_info(device),
@@ -341,11 +342,6 @@ class Statistics:
                 )
             )
         return rows
-
-    def _reading(self, device: Any) -> Reading:
-        if device.platform != "gpu":
-            return Reading(None, None)
-        return self._gpus.reading(getattr(device, "local_hardware_id", None) or 0)
 
     def _largest(
         self, tops: dict[int, list[tuple[int, list[Any]]]]
@@ -402,13 +398,8 @@ def _as_ranges(ids: Iterable[int]) -> tuple[tuple[int, int], ...]:
     return tuple(ranges)
 
 
-def rss_bytes() -> int:
-    """Returns this process's resident memory."""
-    return int(psutil.Process().memory_info().rss)
-
-
 def pss_bytes() -> int | None:
-    """Returns the same with shared pages divided among those who share them, or None."""
+    """Returns resident memory with shared pages divided among those who share them, or None."""
     try:
         return getattr(psutil.Process().memory_full_info(), "pss", None)  # of Linux only
     except psutil.AccessDenied:

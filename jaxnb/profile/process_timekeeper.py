@@ -6,14 +6,13 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 
 from jaxnb.launch import process_compiling
-from jaxnb.model.dispatches import Trail
+from jaxnb.lockstep.process_recorder import Recorder
 from jaxnb.model.insight import Activity, CallSite, Span, SpanKind
 from jaxnb.wire.process_features import CellHere, Feature
 
@@ -62,20 +61,6 @@ class WatchedCell:
         kept.append(span)
 
 
-class Recorded(Protocol):
-    """What :class:`Times` needs of the recorder."""
-
-    @property
-    def started(self) -> float:
-        """When the cell began, on ``time.monotonic()``."""
-
-    def entries(self) -> Iterable[Any]:
-        """Returns the last dispatches of the cell, oldest first."""
-
-    def trails(self) -> Iterable[Trail]:
-        """Returns what it has dispatched so far, in short."""
-
-
 class Timekeeper:
     """Keeps what JAX tells of the running cell.
 
@@ -112,14 +97,8 @@ class Timekeeper:
         now = time.monotonic()  # JAX tells when it has ended
         cell.note(cell.events, Span(now - duration_secs, now, kind))
 
-    def end(self, entries: Iterable[Any], dispatches: int, recorded_from: float) -> Activity:
-        """Ends the cell.
-
-        Args:
-            entries: The recorder's, of the computations over several processes.
-            dispatches: How many of them there were.
-            recorded_from: What the recorder's times are counted from.
-        """
+    def end(self, recorder: Recorder) -> Activity:
+        """Ends the cell; the recorder has its computations over several processes."""
         cell = self.cell
         cell.has_ended = True
         cell.loads = _loaded() - self._loaded
@@ -127,9 +106,33 @@ class Timekeeper:
         spans = (*cell.waits, *cell.events)
         told = tuple(Span(s.start - started, s.stop - started, s.kind) for s in spans)
         activity = Activity(started, told, cell.dropped)
-        if not dispatches:
+        if not (dispatches := sum(trail.count for trail in recorder.trails())):
             return activity
-        return _with_dispatches(activity, entries, dispatches, recorded_from - started)
+        offset = recorder.started - started
+        sites: dict[tuple[int, int | None], int] = {}
+        known: list[CallSite] = []
+        numbers, origins, starts, stops = array("I"), array("I"), array("d"), array("d")
+        for entry in recorder.entries():
+            # Every dispatch comes by here: no objects are made but one for each origin.
+            key = (id(entry.known), entry.line)
+            place = sites.get(key)
+            if place is None:
+                place = sites[key] = len(known)
+                what = entry.known
+                known.append(CallSite(what.name, entry.line, what.processes))
+            numbers.append(entry.number)
+            origins.append(place)
+            starts.append(entry.seconds + offset)
+            stops.append(entry.stop + offset if entry.stop else 0.0)
+        return replace(
+            activity,
+            sites=tuple(known),
+            numbers=numbers.tobytes(),
+            origins=origins.tobytes(),
+            starts=starts.tobytes(),
+            stops=stops.tobytes(),
+            dispatches=dispatches,
+        )
 
 
 class Times(Feature):
@@ -140,7 +143,7 @@ class Times(Feature):
         recorder: Has the cell's dispatches.
     """
 
-    def __init__(self, timekeeper: Timekeeper, recorder: Recorded) -> None:
+    def __init__(self, timekeeper: Timekeeper, recorder: Recorder) -> None:
         self._timekeeper, self._recorder = timekeeper, recorder
         self._activity: Activity | None = None
 
@@ -150,9 +153,7 @@ class Times(Feature):
 
     def over(self, _: CellHere) -> None:
         """Ends it: to describe its value is not its work."""
-        recorder = self._recorder
-        count = sum(trail.count for trail in recorder.trails())
-        self._activity = self._timekeeper.end(recorder.entries(), count, recorder.started)
+        self._activity = self._timekeeper.end(self._recorder)
 
     def told(self, cell: CellHere) -> dict[str, Any]:
         """Returns that."""
@@ -167,32 +168,3 @@ class Times(Feature):
 
 def _loaded() -> int:
     return 0 if process_compiling.programs is None else process_compiling.programs.loaded
-
-
-def _with_dispatches(
-    activity: Activity, entries: Iterable[Any], dispatches: int, offset: float
-) -> Activity:
-    sites: dict[tuple[int, int | None], int] = {}
-    known: list[CallSite] = []
-    numbers, origins, starts, stops = array("I"), array("I"), array("d"), array("d")
-    for entry in entries:
-        # Every dispatch comes by here: no objects are made but one for each origin.
-        key = (id(entry.known), entry.line)
-        place = sites.get(key)
-        if place is None:
-            place = sites[key] = len(known)
-            what = entry.known
-            known.append(CallSite(what.name, entry.line, what.processes))
-        numbers.append(entry.number)
-        origins.append(place)
-        starts.append(entry.seconds + offset)
-        stops.append(entry.stop + offset if entry.stop else 0.0)
-    return replace(
-        activity,
-        sites=tuple(known),
-        numbers=numbers.tobytes(),
-        origins=origins.tobytes(),
-        starts=starts.tobytes(),
-        stops=stops.tobytes(),
-        dispatches=dispatches,
-    )

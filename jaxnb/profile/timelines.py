@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from jaxnb.errors import UsageError
 from jaxnb.labels import ranks_label
-from jaxnb.model.insight import (
-    Activity,
-    CallSite,
-    Late,
-    ProcessTimeline,
-    Span,
-    SpanKind,
-    Straggler,
-    Timeline,
-)
+from jaxnb.model import insight
 
 
 class Interval(NamedTuple):
@@ -36,40 +27,29 @@ class Interval(NamedTuple):
     layer: int
     start: float
     stop: float
-    kind: SpanKind
+    kind: insight.SpanKind
 
 
-def painted(intervals: Iterable[Interval]) -> list[Span]:
+def painted(intervals: Iterable[Interval]) -> list[insight.Span]:
     """Returns what was done when: spans that do not overlap, in order, equal neighbours as one.
 
     What no interval covers is in no span.
     """
-    coming = sorted((i for i in intervals if i.stop > i.start), key=lambda each: each.start)
-    spans: list[Span] = []
-    going: list[tuple[int, float, float, SpanKind]] = []  # a heap; the topmost first
-    place, now = 0, 0.0
-    while place < len(coming) or going:
-        while going and -going[0][2] <= now:
-            heapq.heappop(going)
+    coming = sorted((i for i in intervals if i.stop > i.start), key=lambda each: -each.start)
+    spans: list[insight.Span] = []
+    going: list[Interval] = []  # few: as many as are within each other
+    edges = sorted({at for each in coming for at in (each.start, each.stop)})
+    for now, until in pairwise(edges):
+        while coming and coming[-1].start <= now:
+            going.append(coming.pop())
+        going = [each for each in going if each.stop > now]
         if not going:
-            if place == len(coming):
-                break
-            now = max(now, coming[place].start)
-        while place < len(coming) and coming[place].start <= now:
-            each = coming[place]
-            heapq.heappush(going, (-each.layer, -each.start, -each.stop, each.kind))
-            place += 1
-        if not going or -going[0][2] <= now:
             continue
-        until = -going[0][2]
-        if place < len(coming):
-            until = min(until, coming[place].start)
-        kind = going[0][3]
+        kind = max(going, key=lambda each: (each.layer, each.start)).kind
         if spans and spans[-1].kind == kind and spans[-1].stop == now:
-            spans[-1] = Span(spans[-1].start, until, kind)
+            spans[-1] = insight.Span(spans[-1].start, until, kind)
         else:
-            spans.append(Span(now, until, kind))
-        now = until
+            spans.append(insight.Span(now, until, kind))
     return spans
 
 
@@ -96,30 +76,22 @@ class Arrival(NamedTuple):
 
     start: float
     stop: float
-    site: CallSite
+    site: insight.CallSite
 
 
-class Compared(NamedTuple):
-    """What :func:`compared` found.
-
-    Attributes:
-        dispatches: How many were compared.
-        lates: Those to which one came clearly last, in order.
-        held: Process index to when it was held in a call by one that had not come.
-    """
-
-    dispatches: int
-    lates: list[Late]
-    held: dict[int, list[tuple[float, float]]]
-
-
-def compared(arrivals: Mapping[int, Mapping[Key, Arrival]]) -> Compared:
+def compared(
+    arrivals: Mapping[int, Mapping[Key, Arrival]],
+) -> tuple[int, list[insight.Late], dict[int, list[tuple[float, float]]]]:
     """Compares when the processes came to each dispatch that all of its processes tell of.
 
     Those that are told of are agreed on: each waits until all have come, whatever it computes.
 
     Args:
         arrivals: Process index to its dispatches.
+
+    Returns:
+        How many were compared; those to which one came clearly last, in order; and process index
+        to when it was held in a call by one that had not come.
     """
     by_key: dict[Key, dict[int, Arrival]] = defaultdict(dict)
     for process, found in arrivals.items():
@@ -140,29 +112,28 @@ def compared(arrivals: Mapping[int, Mapping[Key, Arrival]]) -> Compared:
                 held[process].append((arrival.start, until))
         if came.start - there[second].start >= LATE_SECONDS:
             waited = {p: came.start - a.start for p, a in there.items() if p != last}
-            lates.append(Late(number, came.site, last, came.start, waited))
+            lates.append(insight.Late(number, came.site, last, came.start, waited))
     lates.sort(key=lambda late: late.at)
-    return Compared(count, lates, dict(held))
+    return count, lates, held
 
 
-def stragglers(lates: Iterable[Late]) -> list[Straggler]:
+def stragglers(lates: Iterable[insight.Late]) -> list[insight.Straggler]:
     """Returns who kept others waiting; whom they waited for longest comes first."""
-    by_last: dict[int, list[Late]] = defaultdict(list)
+    by_last: dict[int, list[insight.Late]] = defaultdict(list)
     for late in lates:
         by_last[late.last].append(late)
-    found = [_straggler(process, mine) for process, mine in by_last.items()]
+    found: list[insight.Straggler] = []
+    for process, mine in by_last.items():
+        waits: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        sites: dict[insight.CallSite, float] = defaultdict(float)
+        for late in mine:
+            sites[late.site] += max(late.waited.values())
+            for other, seconds in late.waited.items():
+                waits[other].append((late.at - seconds, late.at))
+        waited = {other: union_seconds(each) for other, each in sorted(waits.items())}
+        site = max(sites, key=lambda site, of=sites: of[site])  # type: ignore[misc]
+        found.append(insight.Straggler(process, len(mine), waited, site))
     return sorted(found, key=lambda each: -each.seconds)
-
-
-def _straggler(process: int, lates: Sequence[Late]) -> Straggler:
-    waits: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    sites: Counter[CallSite] = Counter()
-    for late in lates:
-        sites[late.site] += max(late.waited.values())  # type: ignore[assignment]
-        for other, seconds in late.waited.items():
-            waits[other].append((late.at - seconds, late.at))
-    waited = {other: union_seconds(found) for other, found in sorted(waits.items())}
-    return Straggler(process, len(lates), waited, sites.most_common(1)[0][0])
 
 
 MAX_CELLS = 200
@@ -176,7 +147,7 @@ _DISPATCH_BYTES, _SPAN_BYTES = 24, 130
 _PYTHON, _DISPATCHING, _TOLD, _HELD = range(4)
 
 
-class CellTimeline(Timeline):
+class CellTimeline(insight.Timeline):
     """A :class:`~jaxnb.model.Timeline` that a notebook shows as a picture, ``print`` as text."""
 
     def __str__(self) -> str:
@@ -202,38 +173,27 @@ class Told:
         ending: How the cell ended on it; empty if it finished.
     """
 
-    activity: Activity | None
+    activity: insight.Activity | None
     seconds: float
     host: str
     ending: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    cell: int
-    told: Mapping[int, Told]
-    nbytes: int
-
-
-def _nbytes(told: Mapping[int, Told]) -> int:
-    known = [each.activity for each in told.values() if each.activity is not None]
-    return sum(_DISPATCH_BYTES * each.known + _SPAN_BYTES * len(each.spans) for each in known)
 
 
 class Timelines:
     """What the processes told of the last cells; timelines are made when they are asked for."""
 
     def __init__(self) -> None:
-        self._kept: deque[_Kept] = deque()
+        self._kept: deque[tuple[int, Mapping[int, Told], int]] = deque()  # and the bytes of each
         self._nbytes = 0
 
     def note(self, cell: int, told: Mapping[int, Told]) -> None:
         """Keeps what the processes told of a cell."""
-        kept = _Kept(cell, told, _nbytes(told))
-        self._kept.append(kept)
-        self._nbytes += kept.nbytes
+        known = [each.activity for each in told.values() if each.activity is not None]
+        size = sum(_DISPATCH_BYTES * each.known + _SPAN_BYTES * len(each.spans) for each in known)
+        self._kept.append((cell, told, size))
+        self._nbytes += size
         while len(self._kept) > MAX_CELLS or (self._nbytes > MAX_BYTES and len(self._kept) > 1):
-            self._nbytes -= self._kept.popleft().nbytes
+            self._nbytes -= self._kept.popleft()[2]
 
     def timeline(self, cell: int | None = None) -> CellTimeline:
         """Returns a cell's timeline.
@@ -244,12 +204,12 @@ class Timelines:
         Raises:
             UsageError: None is kept of such a cell.
         """
-        for kept in reversed(self._kept):
-            if cell is None or kept.cell == cell:
-                return made(kept.cell, kept.told)
+        for number, told, _ in reversed(self._kept):
+            if cell in (None, number):
+                return made(number, told)
         if not self._kept:
             raise UsageError("No cell has been run yet. Run one with `%%spmd`.")
-        known = ranks_label(kept.cell for kept in self._kept)
+        known = ranks_label(number for number, _, _ in self._kept)
         raise UsageError(
             f"There is no timeline of cell [{cell}]: those of the last {MAX_CELLS} cells are kept "
             f"(fewer, where they are large), now of {known}. `%spmd_history` lists what was run."
@@ -269,23 +229,22 @@ def made(cell: int, told: Mapping[int, Told]) -> CellTimeline:
         host = told[index].host
         begins[host] = min(begins.get(host, activity.started), activity.started)
     starts = {i: each.started - begins[told[i].host] for i, each in known.items()}
-    found = compared({i: _arrivals(each, starts[i]) for i, each in known.items()})
+    dispatches, lates, held = compared({i: _arrivals(each, starts[i]) for i, each in known.items()})
     return CellTimeline(
         cell=cell,
         processes={
-            i: _process(i, told[i], each, starts[i], found.held.get(i, []))
-            for i, each in known.items()
+            i: _process(i, told[i], each, starts[i], held.get(i, [])) for i, each in known.items()
         },
         missing={i: "it did not come back from the cell" for i in told if i not in known},
-        dispatches=found.dispatches,
+        dispatches=dispatches,
         forgotten=max((each.dispatches - each.known for each in known.values()), default=0),
-        lates=tuple(found.lates),
-        stragglers=tuple(stragglers(found.lates)),
+        lates=tuple(lates),
+        stragglers=tuple(stragglers(lates)),
         hosts=len({each.host for each in told.values()}),
     )
 
 
-def _arrivals(activity: Activity, offset: float) -> dict[Key, Arrival]:
+def _arrivals(activity: insight.Activity, offset: float) -> dict[Key, Arrival]:
     return {
         (site.processes, number): Arrival(start + offset, max(start, stop) + offset, site)
         for number, site, start, stop in activity.calls()
@@ -295,10 +254,10 @@ def _arrivals(activity: Activity, offset: float) -> dict[Key, Arrival]:
 def _process(
     index: int,
     told: Told,
-    activity: Activity,
+    activity: insight.Activity,
     start: float,
     held: Sequence[tuple[float, float]],
-) -> ProcessTimeline:
+) -> insight.ProcessTimeline:
     stop = start + told.seconds
     intervals = [Interval(_HELD, *each, "waiting") for each in held]
     intervals.append(Interval(_PYTHON, start, stop, "python"))
@@ -310,7 +269,7 @@ def _process(
         if ended:
             other = min(stop, start + ended)
             intervals.append(Interval(_DISPATCHING, start + began, other, "dispatching"))
-    return ProcessTimeline(
+    return insight.ProcessTimeline(
         process_index=index,
         start=start,
         stop=stop,

@@ -32,6 +32,7 @@ from jaxnb.lockstep.messages import End, Explanation, Go, Lane, Stop, Word
 from jaxnb.lockstep.notebook_side import Looker
 from jaxnb.lockstep.process_ask_conductor import Lockstep, as_intent
 from jaxnb.lockstep.process_connection import ConductorGoneError, Line
+from jaxnb.lockstep.wire import InterruptRaised
 from jaxnb.model.dispatches import Argument, Dispatch
 from support.fixtures import PATIENT_SECONDS, until
 
@@ -139,7 +140,7 @@ def test_who_says_no_word_after_an_interrupt_is_sent_a_signal_until_it_is_taken(
     assert set(group.pressed) == {os.getpid()}
     stops = [of(group.ask(process, word())) for process in (0, 1, 2)]
     assert all(isinstance(stop, Stop) and stop.was_pressed for stop in stops)
-    group.lines[3].interrupt_raised()
+    group.lines[3].tell(InterruptRaised())
     group.lines[3].leave(End())  # what it has said before was heard once the others hear of this
     assert getattr(of(group.ask(0, word())), "kind", None) == "left"
     known = len(group.pressed)
@@ -171,8 +172,8 @@ def test_threads_of_one_process_are_answered_each(group: Group) -> None:
     assert all(all(each.result(PATIENT_SECONDS)) for each in loaded)
 
 
-class Silent:
-    """Facts of a process about which there is nothing to tell."""
+class Silent(Lockstep):
+    """Of a process about which there is nothing to tell."""
 
     def settings(self) -> dict[str, str]:
         return {}
@@ -271,7 +272,7 @@ def test_whenever_a_handler_raises_all_make_a_dispatch_or_none_does(
     """What all were let make is made, and then raised; else it is raised, and the others wait."""
     monkeypatch.setattr(signal, "getsignal", {signal.SIGUSR1: alarm}.get)
     group = Group(tmp_path, (1, 2, 3), host)
-    lockstep = Lockstep(0, COUNT, lambda: group.path, Silent())
+    lockstep = Silent(0, COUNT, lambda: group.path)
     lockstep.begin(CELL, ALL)
     group.begin()
     what = Word(ALL, (7).to_bytes(16, "little"), bytes(16), 1)
@@ -310,7 +311,7 @@ def test_whatever_a_thread_sets_in_another_no_grant_is_lost(
 ) -> None:
     """As ``PyThreadState_SetAsyncExc`` does: it is raised wherever Python looks."""
     group = Group(tmp_path, (1, 2, 3))
-    lockstep = Lockstep(0, COUNT, lambda: group.path, Silent())
+    lockstep = Silent(0, COUNT, lambda: group.path)
     lockstep.begin(CELL, ALL)
     group.begin()
     what = Word(ALL, (7).to_bytes(16, "little"), bytes(16), 1)
@@ -337,7 +338,7 @@ def test_whatever_a_thread_sets_in_another_no_grant_is_lost(
 def test_a_thread_that_ends_has_no_turn_any_more(tmp_path: Path) -> None:
     """Its exception may have kept it from telling that what it was let make is over."""
     group = Group(tmp_path, (1, 2, 3))
-    lockstep = Lockstep(0, COUNT, lambda: group.path, Silent())
+    lockstep = Silent(0, COUNT, lambda: group.path)
     lockstep.begin(CELL, ALL)
     group.begin()
 
