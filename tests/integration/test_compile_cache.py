@@ -35,29 +35,18 @@ def summed(a):
     return jnp.tanh(a @ a.T).sum(0), a.mean()
 def drawn(keys):
     return jax.random.normal(keys[0], (4,)), jax.random.split(keys[1])
-def low(a):
-    return (a.astype(jnp.bfloat16) @ a.T.astype(jnp.bfloat16)).sum(0)
-def scanned(a):
-    return jax.lax.scan(lambda c, x: (c * 0.9 + x, c.sum()), jnp.zeros(16), a)
 def around(a):
     return jax.lax.ppermute(a, "d", [(i, (i + 1) % D) for i in range(D)]) + jax.lax.psum(a, "d")
-def factored(a):
-    return jnp.linalg.qr(a.T @ a + jnp.eye(16))
 half, here = jax.devices()[: D // 2], jax.local_devices()
 programs = {
     "sharded": (jax.jit(summed), lambda: [spread(rows)]),
     "local": (jax.jit(lambda a: jnp.sin(a) @ jnp.cos(a).T), lambda: [rows + process_index]),
     "reversed mesh": (jax.jit(lambda a: a.T @ a), lambda: [spread(rows, on(jax.devices()[::-1]))]),
-    "reversed, local": (jax.jit(lambda a: a.cumsum(0)), lambda: [
-        jax.device_put(rows + process_index, NamedSharding(on(here[::-1]), P("d")))]),
     "donated": (jax.jit(lambda a, b: (a + b, (a * b).sum()), donate_argnums=0),
                 lambda: [spread(rows), spread(rows * 2)]),
     "keys": (jax.jit(drawn), lambda: [jax.random.split(jax.random.key(3), D)]),
-    "bfloat16": (jax.jit(low), lambda: [spread(rows)]),
-    "scan": (jax.jit(scanned), lambda: [spread(rows)]),
     "ppermute": (jax.jit(jax.shard_map(around, mesh=mesh, in_specs=P("d"), out_specs=P("d"))),
                  lambda: [spread(rows)]),
-    "lapack": (jax.jit(factored), lambda: [jnp.asarray(rows)]),
 }
 if set(half) & set(here):
     programs["sub-mesh"] = jax.jit(lambda a: (a * 3).sum()), lambda: [spread(rows, on(half))]
@@ -147,20 +136,14 @@ def test_lines_are_todays(make_session: Make, tmp_path: Path) -> None:
     assert "line 4 of cell [5]" in str(caught.value.result.divergence)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    ["forged", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("cut", "emptied"))],
-)
-def test_a_damaged_entry_is_compiled_anew(make_session: Make, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_entry_is_compiled_anew(make_session: Make, tmp_path: Path) -> None:
     session = make_session(2, devices_per_process=2, compile_cache=tmp_path)
     session.run(SMALL + F)
     whole, compiled, _ = made(session, "np.asarray(f(x).addressable_data(0)).tolist()")
     assert compiled
     for path in (tmp_path / "programs-1").iterdir():
         entry = path.read_bytes()
-        changed = {"cut": entry[:-100], "forged": entry[:-1] + b"\0", "emptied": b""}[damage]
-        assert changed != entry
-        path.write_bytes(changed)
+        path.write_bytes(entry[:-1] + b"\0")
     session.restart()
     session.run(SMALL + F)
     again, compiled, _ = made(session, "np.asarray(f(x).addressable_data(0)).tolist()")

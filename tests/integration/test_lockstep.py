@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import stat
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -102,17 +101,6 @@ def test_words_are_agreed_on(group: Group) -> None:
 
     for answers in group.pool.map(loop, group.lines):
         assert answers == [Go(n) for n in range(1, 201)]
-
-
-def test_one_that_raises_stops_all(group: Group) -> None:
-    group.begin()
-    asked = [group.ask(i, word()) for i in (0, 1, 2)]
-    group.lines[3].leave(End("NameError: los"))
-    stops = {of(each) for each in asked}
-    (stop,) = stops
-    assert isinstance(stop, Stop)
-    assert stop.kind == "left"
-    assert stop.sides[-1].end == End("NameError: los")
 
 
 def test_an_interrupt_stops_who_waits_and_presses_who_does_not(group: Group) -> None:
@@ -510,32 +498,6 @@ def test_who_only_connects_keeps_nobody_out(tmp_path: Path) -> None:
     group.close()
     for each in strangers:
         each.close()
-
-
-DIES = """
-import sys
-from pathlib import Path
-from jaxnb.lockstep.process_connection import Line
-line = Line(Path(sys.argv[1]), 3, 4)
-line.begin(3, (0, 1, 2, 3))
-print("begun", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_a_process_that_is_killed_is_dead(tmp_path: Path) -> None:
-    group = Group(tmp_path, lines=(0, 1, 2))
-    process = subprocess.Popen(
-        [sys.executable, "-c", DIES, str(group.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"begun\n"
-    group.begin()
-    asked = [group.ask(i, word()) for i in (0, 1, 2)]
-    process.send_signal(signal.SIGKILL)
-    assert [getattr(of(each), "kind", None) for each in asked] == ["dead"] * 3
-    process.communicate()
-    group.close()
 
 
 def test_all_are_told_the_same_of_words_that_differ(group: Group) -> None:

@@ -52,17 +52,3 @@ def test_different_arrays_of_each_process_come_by_process(session: Session) -> N
     for index in range(4):
         np.testing.assert_array_equal(pulled[index], EIGHT + index)
     assert session.run("different").agreement is Agreement.DIFFERENT
-
-
-def test_both_kinds_in_one_tree(session: Session) -> None:
-    session.run(MAKE)
-    pulled = session.pull("tree", lazy=False)
-    assert set(pulled) == {"split", "equal"}
-    np.testing.assert_array_equal(pulled["split"], EIGHT)
-    np.testing.assert_array_equal(pulled["equal"], EIGHT)
-
-
-def test_an_array_pushed_to_one_process_comes_back(session: Session) -> None:
-    session.run(MAKE)
-    session.push(pushed=EIGHT, spec=("z",), mesh="first")
-    np.testing.assert_array_equal(session.pull("pushed", lazy=False), EIGHT)

@@ -125,24 +125,3 @@ await asyncio.gather(*[one(k, (i + process_index) % 3) for i, k in enumerate("ab
         "[float(total(done[k])) for k in 'abc'];",
     )
     assert said(group, *cells) == ""
-
-
-@pytest.mark.thorough
-def test_jax_counts_as_many_calls_of_its_python_path_as_without_a_recorder(group: Session) -> None:
-    """What JAX's own ``test_process_allgather_cache_hit`` and ``test_no_python_shard_arg_fallback``
-    count: that package's test utilities need absl."""
-    code = """
-import collections
-from jax._src import util
-from jax.experimental import multihost_utils
-events, before = collections.Counter(), util.test_event_listener
-util.test_event_listener = lambda name, *rest: events.update([name])
-for host in (np.ones((3, 2)), np.zeros((3, 2))):
-    multihost_utils.process_allgather(host, tiled=False)
-misses, f = events["jit_cpp_cache_miss"], jax.jit(lambda x: x * 2)
-before_f = events["_array_shard_arg"]
-f(x), f(x)
-util.test_event_listener = before
-misses, events["_array_shard_arg"] - before_f
-"""
-    assert group.run(code).value == (1, 1)

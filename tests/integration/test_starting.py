@@ -80,17 +80,6 @@ def test_a_process_that_sees_something_else_is_named(field: str, value: Any, sai
     assert str(raised.value) == f"Process 1 of 2 (pid 101 on here) {said}"
 
 
-def test_the_group_is_what_jax_says(session: Session) -> None:
-    result = session.run(
-        "(jax.process_count(), jax.device_count(), jax.local_device_count(),"
-        " [d.id for d in jax.local_devices()])"
-    )
-    for process in session.processes:
-        count, devices, local, ids = result.per_process[process.process_index].value
-        assert (count, devices, local) == (4, 8, 2)
-        assert ids == [d.id for d in process.devices]
-
-
 # ---------------------------------------------------------------------- thread pools
 
 
@@ -107,21 +96,6 @@ def test_thread_pool_size(
     assert thread_pool_size(JoinRequest(0, 1, "", "cpu", devices)) == size
 
 
-@pytest.mark.thorough
-def test_2000_unblocked_dispatches_survive(session: Session) -> None:
-    # With as many threads as cores XLA's pool starves in the collectives of two devices, and
-    # the process aborts after 40 s (on a machine of two cores).
-    result = session.run(
-        "mesh = jax.sharding.Mesh(jax.local_devices(), ('d',))\n"
-        "x = jax.device_put(np.ones(8, np.float32), NamedSharding(mesh, P('d')))\n"
-        "f = jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, P()))\n"
-        "totals = [f(x) for _ in range(2000)]\n"
-        "float(sum(float(t) for t in totals[-5:]))",
-        timeout=PATIENT_SECONDS,
-    )
-    assert result.value == 40.0
-
-
 def test_200_unblocked_dispatches_over_all_processes_survive(session: Session) -> None:
     result = session.run(
         "mesh = jax.make_mesh((8,), ('d',))\n"
@@ -133,9 +107,6 @@ def test_200_unblocked_dispatches_over_all_processes_survive(session: Session) -
         timeout=PATIENT_SECONDS,
     )
     assert result.value == 8.0
-
-
-# ---------------------------------------------------------------------- who can reach it
 
 
 # ---------------------------------------------------------------------- launchers and options
@@ -158,18 +129,6 @@ def test_two_groups_at_once(session: Session, make_session: MakeSession) -> None
     assert {p.pid for p in session.processes}.isdisjoint({p.pid for p in other.processes})
     other.close()
     assert session.run("x").value == "first"
-
-
-def test_the_working_folder_and_the_environment_are_the_notebooks(
-    make_session: MakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MY_DATA", "/data/ü")
-    (tmp_path / "beside.py").write_text("answer = 42\n")
-    session = make_session(1)
-    assert session.run("import os; os.getcwd()").value == str(tmp_path)
-    assert session.run("import beside; beside.answer").value == 42
-    assert session.run("os.environ['MY_DATA']").value == "/data/ü"
 
 
 @pytest.mark.parametrize("launcher", gate_runs(["fork"], ["fork", "local"]))

@@ -91,26 +91,6 @@ def test_where_the_largest_are_is_what_their_shardings_say(session: Session) -> 
                      **{f"whole[{i}]": "each device" for i in range(3)}}  # fmt: skip
 
 
-@pytest.mark.thorough  # keys and refs by test_shards.py, names by the tests above
-@pytest.mark.usefixtures("patient_answers")
-def test_odd_arrays_and_many_equal_ones(session: Session) -> None:
-    """Of thousands that are equally large all processes tell the same few."""
-    session.restart()
-    session.run(
-        MESH + "keys = jax.random.split(jax.random.key(0), 1 << 10)\n"
-        "ref = jax.new_ref(jnp.zeros(1 << 12))\nempty = jnp.zeros((0, 4))\n"
-        "many = [jnp.ones(1 << 9) for _ in range(5000)]"
-    )
-    rows = session.stats()
-    first = [row for row in rows if row.live_arrays >= 5000]
-    assert len(first) == 4
-    told = [[(array.name, array.dtype, array.nbytes) for array in row.largest] for row in first]
-    assert told == [told[0]] * 4
-    assert told[0][:2] == [("ref", "float32", 16 * KIB), ("keys (key words)", "uint32", 8 * KIB)]
-    assert {name for name, *_ in told[0][2:]} == {"many[0]", "many[1000]", "many[1001]"}
-    assert "devices 0,2048,4096,6144" in stats_card(rows).text
-
-
 @pytest.mark.usefixtures("patient_answers")
 def test_what_is_donated_or_deleted_does_not_count(session: Session) -> None:
     session.run(
