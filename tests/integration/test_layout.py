@@ -201,15 +201,6 @@ def test_an_array_that_one_process_has_deleted_is_there_on_the_others(session: S
     assert "deleted" in str(session.layout("mine"))
 
 
-def test_what_some_have_not_is_shown_by_what_can_be_typed(session: Session) -> None:
-    session.run("some = jnp.ones(3)", ranks=[1, 2])
-    session.run("whole = jnp.ones(3)")
-    with pytest.raises(UsageError, match=r"have? no `some`.*type `%spmd --ranks 1-2 some`"):
-        session.layout("some")
-    with pytest.raises(UsageError, match=r"for anything else type `%spmd whole\.T`"):
-        session.layout("whole.T")
-
-
 def test_what_holds_itself_is_refused(session: Session) -> None:
     """JAX's own code would leave the process at Python's limit of recursion for good."""
     session.run("""

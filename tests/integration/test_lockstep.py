@@ -251,37 +251,6 @@ def others_of(
     return asked, come
 
 
-@HOSTS
-@pytest.mark.parametrize("are_there", [False, True], ids=["before the others", "after them"])
-def test_whenever_a_handler_raises_all_make_a_dispatch_or_none_does(
-    tmp_path: Path, are_there: bool, host: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What all were let make is made, and then raised; else it is raised, and the others wait."""
-    monkeypatch.setattr(signal, "getsignal", {signal.SIGUSR1: alarm}.get)
-    group = Group(tmp_path, (1, 2, 3), host)
-    lockstep = Lockstep(0, COUNT, lambda: group.path, Silent())
-    lockstep.begin(CELL, ALL)
-    group.begin()
-    what = Word(ALL, (7).to_bytes(16, "little"), bytes(16), 1)
-    outcomes = set()
-    for step in range(1, 90):
-        asked, come = others_of(group, what, are_there=are_there)
-        was_made, has_raised, has_come = made_and_struck(lockstep, step, come)
-        outcomes.add((was_made, has_raised))
-        if not was_made:
-            assert made_and_struck(lockstep, 0, come) == (True, False, True)
-        assert all(isinstance(of(each), Go) for each in asked)
-        if not has_come:
-            break
-        assert has_raised
-    else:
-        pytest.fail("it never got by")
-    group.close()
-    assert lockstep._line is not None
-    lockstep._line.close()
-    assert outcomes == {(False, True), (True, True), (True, False)}
-
-
 def have_been_let_go(group: Group, asked: list[Future[Go | Stop]]) -> bool:
     """Waits until all of these have an answer, or all wait for the one process that is missing."""
 
@@ -292,12 +261,26 @@ def have_been_let_go(group: Group, asked: list[Future[Go | Stop]]) -> bool:
     return all(each.done() for each in asked)
 
 
+@pytest.mark.parametrize(
+    ("host", "by_thread"),
+    [(None, False), ("127.0.0.1", False), (None, True)],
+    ids=["unix", "tcp", "by a thread"],
+)
 @pytest.mark.parametrize("are_there", [False, True], ids=["before the others", "after them"])
-def test_whatever_a_thread_sets_in_another_no_grant_is_lost(
-    tmp_path: Path, are_there: bool
+def test_whenever_a_handler_raises_all_make_a_dispatch_or_none_does(
+    tmp_path: Path,
+    are_there: bool,
+    host: str | None,
+    by_thread: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As ``PyThreadState_SetAsyncExc`` does: it is raised wherever Python looks."""
-    group = Group(tmp_path, (1, 2, 3))
+    """What all were let make is made, and then raised; else it is raised, and the others wait.
+
+    What another thread sets, as ``PyThreadState_SetAsyncExc`` does, is raised wherever Python
+    looks: no grant is lost.
+    """
+    monkeypatch.setattr(signal, "getsignal", {signal.SIGUSR1: alarm}.get)
+    group = Group(tmp_path, (1, 2, 3), host)
     lockstep = Lockstep(0, COUNT, lambda: group.path, Silent())
     lockstep.begin(CELL, ALL)
     group.begin()
@@ -305,10 +288,11 @@ def test_whatever_a_thread_sets_in_another_no_grant_is_lost(
     outcomes = set()
     for step in range(1, 120):
         asked, come = others_of(group, what, are_there=are_there)
-        was_made, has_raised, has_come = made_and_struck(lockstep, step, come, by_thread=True)
+        was_made, has_raised, has_come = made_and_struck(lockstep, step, come, by_thread=by_thread)
         outcomes.add((was_made, has_raised))
-        come()
-        if not was_made and not have_been_let_go(group, asked):
+        if by_thread:
+            come()
+        if not was_made and not (by_thread and have_been_let_go(group, asked)):
             assert made_and_struck(lockstep, 0, come) == (True, False, True)
         assert all(isinstance(of(each), Go) for each in asked)
         if not has_come:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,6 @@ from jaxnb.arrays.gathered import GatheredArray
 from jaxnb.arrays.lost import PerProcess, Record
 from jaxnb.arrays.moving import Move
 from jaxnb.arrays.pulling import (
-    EAGER_BYTES,
     NotMovedWarning,
     OriginsDifferWarning,
     ReplicasDifferWarning,
@@ -34,7 +32,17 @@ from jaxnb.errors import (
     UsageError,
 )
 from jaxnb.session import Session
-from support.arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_transfers, whole
+from support.arrays import (
+    ALL,
+    DTYPES,
+    MESH,
+    SOME,
+    assert_same,
+    dtype_of,
+    layouts,
+    open_transfers,
+    whole,
+)
 from support.fixtures import PATIENT_SECONDS, until
 
 
@@ -122,16 +130,6 @@ def test_dtypes(session: Session, name: str) -> None:
         assert_same(session.pull("local", ranks=[i]), expected[2 * i : 2 * i + 2])
 
 
-@pytest.mark.parametrize("name", ["int4"])
-def test_large_arrays_come_when_they_are_used(session: Session, name: str) -> None:
-    session.run(MESH + f'x = make((1024, 2050), "data", "model", dtype=jnp.dtype("{name}"));')
-    found = session.pull("x")
-    assert found.nbytes > EAGER_BYTES
-    assert not found.is_here
-    assert_same(found, whole((1024, 2050), dtype_of(name)))
-    assert found.is_here
-
-
 KEYS = {
     "several": "jax.random.split(jax.random.key(3, impl=impl), (3, 2))",
     "sharded": "spread(P('data'))",
@@ -209,9 +207,6 @@ def test_trees(session: Session, classes: ModuleType) -> None:
     assert_same(state["meta"].pop("np"), np.arange(4, dtype=np.int16))
     assert state["meta"] == {"n": 3, "text": "ż", 5: 2.5, None: True}
     assert_same(session.pull("state['opt'][0].mu[2:4, 0]"), whole((8, 6))[2:4, 0])
-    assert repr(first.w) == (
-        "<GatheredArray float32[8, 6] P('data', 'model') of state, over 4 processes, data here>"
-    )
 
 
 def test_large_trees_keep_their_arrays_there(
@@ -746,47 +741,19 @@ def test_of_an_array_the_notebook_knows_the_rest(session: Session, text: str, sa
         session.pull(text)
 
 
-def test_a_slice_has_no_layout(session: Session) -> None:
-    session.run(MESH + "x = make((8, 6), 'data');")
-    with pytest.raises(UsageError, match=r"have `x\[0\]` only as a slice.*: lay out `x`\."):
-        session.layout("x[0]")
-    assert session.layout("x")
-
-
-def test_bad_ranks(session: Session) -> None:
-    for ranks in ([], [4], [-1]):
-        with pytest.raises(UsageError, match="There is no process"):
-            session.pull("process_index", ranks=ranks)
-    with pytest.raises(UsageError, match="text"):
-        session.pull(3)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="text"):
-        session[0]
-
-
 # ---------------------------------------------------------------------- at random
-
-MESHES = [((8,), "a"), ((4, 2), "ab"), ((2, 4), "ab"), ((2, 2, 2), "abc"), ((1, 8), "ab")]
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[tuple[int, ...], str, tuple[int, ...], list[Any], tuple]:
-    sizes, names = draw(st.sampled_from(MESHES))
-    ndim = draw(st.integers(0, 3))
-    left = list(names)
-    spec: list[Any] = []
-    shape: list[int] = []
-    for _ in range(ndim):
-        count = draw(st.integers(0, min(2, len(left))))
-        mine = [left.pop(draw(st.integers(0, len(left) - 1))) for _ in range(count)]
-        parts = math.prod(sizes[names.index(name)] for name in mine)
-        spec.append(tuple(mine) or None)
-        shape.append(parts * draw(st.integers(0, 3)))
+    sizes, names, shape, spec = draw(layouts())
+    ndim = len(shape)
     index: list[Any] = [
         draw(st.one_of(st.slices(n), st.integers(-n, n - 1) if n else st.slices(n))) for n in shape
     ][: draw(st.integers(0, ndim))]
     if draw(st.booleans()):
         index.insert(draw(st.integers(0, len(index))), None)
-    return sizes, names, tuple(shape), spec, tuple(index)
+    return sizes, names, shape, spec, tuple(index)
 
 
 @settings(

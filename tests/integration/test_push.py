@@ -22,7 +22,17 @@ from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.model.cells import CallRequest, JointRequest
 from jaxnb.session import Session
 from jaxnb.wire.asking import Channel
-from support.arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_transfers, whole
+from support.arrays import (
+    ALL,
+    DTYPES,
+    MESH,
+    SOME,
+    assert_same,
+    dtype_of,
+    layouts,
+    open_transfers,
+    whole,
+)
 from support.fixtures import assert_usable
 
 
@@ -400,20 +410,6 @@ def test_scalars(session: Session) -> None:
 # ---------------------------------------------------------------------- trees
 
 
-def test_trees_with_one_spec(session: Session, classes: ModuleType) -> None:
-    session.run(MESH)
-    w, b = whole((8, 6)), whole((4,))
-    layer = classes.Layer(w, b, name="l")
-    session.push(x=layer, y=classes.Moments(3, [w], None), mesh="mesh")
-    assert_there(session, "x.w", w)
-    assert_there(session, "y.count", np.array(3, np.int32))
-    session.push(x=layer, spec="data")
-    assert_there(session, "x.w", w, "'data'")
-    assert_there(session, "x.b", b, "'data'")
-    told = session.run("type(x) is classes.Layer, x.name, type(y) is classes.Moments, y.nu").value
-    assert told == (True, "l", True, None)
-
-
 def test_trees_with_specs_of_their_own(session: Session, classes: ModuleType) -> None:
     session.run(MESH)
     w, b = whole((8, 6)), whole((6,))
@@ -759,7 +755,7 @@ def test_by_messages_where_memory_is_out_of_reach(
     monkeypatch.setattr("jaxnb.wire.peer_memory.is_within_reach", lambda *_: False)
     for mover in (session._pusher._mover, session._puller._mover):
         monkeypatch.setattr(mover, "_reach", {})
-    arrays = {name: SOURCES[name] for name in ("strided", "big-endian")}
+    arrays = {name: SOURCES[name] for name in ("strided", "big-endian, strided")}
     session.push(x=arrays, n=np.arange(3_000_001, dtype=np.int16)[::2], mesh="mesh")
     assert any(is_for(request, "write") for request in sent)
     assert sum(is_for(request, "bind") for request in sent) == 4
@@ -809,23 +805,12 @@ def test_donation_spares_what_was_pushed_beside_it(
     assert_same(session.pull("x"), array + 3)
 
 
-MESHES = [((8,), "a"), ((4, 2), "ab"), ((2, 4), "ab"), ((2, 2, 2), "abc")]
-
-
 @st.composite
 def cases(draw: st.DrawFn) -> Any:
-    sizes, names = draw(st.sampled_from(MESHES))
-    left, spec, shape = list(names), [], []
-    for _ in range(draw(st.integers(0, 4))):
-        mine = [left.pop(0) for _ in range(draw(st.integers(0, min(2, len(left)))))]
-        parts = 1
-        for name in mine:
-            parts *= sizes[names.index(name)]
-        spec.append(tuple(mine) or None)
-        shape.append(parts * draw(st.integers(0, 3)))
+    sizes, names, shape, spec = draw(layouts())
     order = draw(st.permutations(range(len(shape))))
     dtype = draw(st.sampled_from(["float32", ">i2", "float64", "bfloat16", "bool", "int4"]))
-    return sizes, names, tuple(shape), tuple(spec), order, dtype
+    return sizes, names, shape, tuple(spec), order, dtype
 
 
 @settings(

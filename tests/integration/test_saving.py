@@ -136,19 +136,6 @@ def test_a_full_disk_leaves_what_was_there(session: Session, saved: Path) -> Non
     assert session.run("own").per_process[3].value == 30
 
 
-@pytest.mark.thorough
-def test_a_recovery_that_cannot_write_leaves_nothing(other: Session, scratch: list[str]) -> None:
-    other.run(STATE)
-    other.run("import resource\nlimit = resource.getrlimit(resource.RLIMIT_FSIZE)")
-    other.run("resource.setrlimit(resource.RLIMIT_FSIZE, (65536, limit[1]))", ranks=[2])
-    with pytest.raises(JaxnbError, match=r"^Process 2 could not .*Nothing has changed"):
-        other.recover()
-    other.run("resource.setrlimit(resource.RLIMIT_FSIZE, limit)")
-    (folder,) = scratch
-    assert not Path(folder).exists()
-    assert other.run("own").per_process[3].value == 30
-
-
 @pytest.mark.parametrize(
     ("harm", "why"),
     [

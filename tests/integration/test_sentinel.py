@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import sys
 import threading
 import time
 import warnings
@@ -148,22 +147,6 @@ def test_in_python(alone: Session) -> None:
         ]
         # It answers though the loop gives the interpreter's lock away for moments only.
         assert [sorted(alone.where()) for _ in range(10)] == [[0]] * 10
-
-
-def test_the_line_is_the_notebooks(alone: Session) -> None:
-    """With the line of ``%%spmd`` before it."""
-    with running(alone, "import time\ntime.sleep(1000)", first_line=2):
-        where = wait_for(alone, 0, lambda w: w.in_cell is not None)
-        assert where.in_cell is not None
-        assert (where.in_cell.line, where.in_cell.source) == (3, "time.sleep(1000)")
-
-
-def test_a_deep_stack_is_told_by_its_innermost_calls(alone: Session) -> None:
-    code = "import time\ndef down(n):\n    if n: down(n - 1)\n    else: time.sleep(1000)\ndown(300)"
-    with running(alone, code):
-        where = wait_for(alone, 0, lambda w: "sleep" in w.stack[-1].source)
-        assert len(where.stack) == 40
-        assert where.stack[-1].source == "else: time.sleep(1000)"
 
 
 @pytest.mark.usefixtures("patient_answers")
@@ -326,30 +309,11 @@ def test_a_question_that_fails_is_not_taken_for_silence(
     assert_usable(session)
 
 
-@pytest.mark.usefixtures("patient_answers")
-def test_an_answer_that_cannot_be_sent_is_a_fault_too(session: Session) -> None:
-    unsendable = FAILING.replace("= fail", "= lambda: (where,)").format(what="where.stack")
-    session.run(unsendable, ranks=[1])
-    try:
-        assert "object" in session.where()[1].fault
-    finally:
-        session.run(MENDED.format(what="where.stack"), ranks=[1])
-
-
-def test_a_child_that_the_notebook_has_forked_asks_by_sockets_of_its_own(session: Session) -> None:
-    assert sorted(session.where()) == ALL
-    context = multiprocessing.get_context("fork")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
-        child = context.Process(target=lambda: sys.exit(sorted(session.where()) != ALL))
-        child.start()
-    child.join(PATIENT_SECONDS)
-    assert child.exitcode == 0
+def test_a_forked_child_asks_by_sockets_of_its_own_and_runs_nothing(session: Session) -> None:
     assert sorted(session.where()) == ALL
 
-
-def test_a_forked_child_runs_nothing_on_its_parents_group(session: Session) -> None:
     def child() -> None:
+        assert sorted(session.where()) == ALL
         for use in (lambda: session.run("1"), lambda: session.pull("x"), session.recover):
             with pytest.raises(UsageError, match="belongs to the process that started it"):
                 use()
@@ -360,6 +324,7 @@ def test_a_forked_child_runs_nothing_on_its_parents_group(session: Session) -> N
         process.start()
     process.join(PATIENT_SECONDS)
     assert process.exitcode == 0
+    assert sorted(session.where()) == ALL
     assert_usable(session)
 
 

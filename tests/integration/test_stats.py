@@ -125,32 +125,6 @@ def test_a_cell_says_what_it_changed(session: Session) -> None:
 
 
 @pytest.mark.usefixtures("patient_answers")
-def test_arrays_of_one_name_that_differ_by_process_are_where_their_processes_are(
-    session: Session,
-) -> None:
-    session.restart()
-    session.run(
-        MESH + "rows = 16 if process_index != 3 else 8\n"
-        "z = jax.make_array_from_process_local_data(\n"
-        "    NamedSharding(mesh, P('d')), np.ones((rows, 64), np.float32));"
-    )
-    told = [line.split() for line in stats_card(session.stats()).text.splitlines()]
-    where = {line[1]: line[-2:] for line in told if line[:1] == ["z"]}
-    assert where == {
-        "float32[64,": ["processes", "0-2"],
-        "float32[32,": ["process", "3"],
-    }
-
-
-@pytest.mark.usefixtures("patient_answers")
-def test_elements_of_less_than_a_byte_are_packed(session: Session) -> None:
-    """As XLA packs them: two of int4 are a byte, four of uint2."""
-    made = session.run("four, two = jnp.ones(1 << 12, jnp.int4), jnp.ones(1 << 12, jnp.uint2)")
-    for each in made.per_process.values():
-        assert [m.change_bytes for m in each.memory] == [3 * KIB, 0]
-
-
-@pytest.mark.usefixtures("patient_answers")
 @pytest.mark.filterwarnings("ignore::jaxnb.errors.PitfallWarning")
 def test_what_a_cell_shows_counts_once(session: Session) -> None:
     """JAX computes it while the cell ends: until then it is not known which arrays share memory."""

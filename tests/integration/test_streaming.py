@@ -157,23 +157,6 @@ def test_half_a_line_stands_above_the_display_that_ended_it(session: Session) ->
     assert result.per_process[0].stdout == "half 0half 1half 2ab\n"
 
 
-def test_half_a_line_is_cleared(session: Session) -> None:
-    cleared: list[int] = []
-
-    class Clears(Recorder):
-        def clear(self, process_index: int, wait: bool) -> None:
-            if process_index == 0:
-                cleared.append(len(self.shown))
-
-    sink = Clears()
-    session.run(
-        "from IPython.display import clear_output\nprint('a', end=''); clear_output(); print('b')",
-        sink=sink,
-    )
-    assert sink.shown == ["[0-3] a", "[0-3] b"]
-    assert cleared == [1]
-
-
 @pytest.mark.parametrize(
     ("outputs", "shown"),
     [
@@ -187,12 +170,6 @@ def test_outputs(session: Session, outputs: Outputs, shown: list[str]) -> None:
     result = session.run("print('same')", sink=sink, outputs=outputs)
     assert sorted(sink.shown) == shown
     assert [result.per_process[i].stdout for i in ALL] == ["same\n"] * 4
-
-
-def test_first_is_the_first_of_those_that_run(session: Session) -> None:
-    sink = Recorder()
-    session.run("print(process_index)", sink=sink, outputs="first", ranks=[3, 1])
-    assert sink.shown == ["[1] 1"]
 
 
 def test_nothing_is_lost_of_20_000_lines_from_each(session: Session) -> None:
