@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from integration.test_magics import Notebook, kernel
-from support.fixtures import until
 
 MAKE = """%%spmd
 mesh = jax.make_mesh((3,), ('x',))
@@ -70,29 +69,6 @@ def test_where_processes_are_is_shown_in_the_card_of_a_background_cell(group: No
     assert "`%spmd_interrupt` ends the cell" in first
     assert "ends the cell" not in last
     group.good("%spmd_recover")
-
-
-SWALLOWS = """import time
-while True:
-    try: time.sleep(1000)
-    except KeyboardInterrupt: pass
-"""
-
-
-@pytest.mark.timing
-def test_a_background_cell_says_how_it_is_interrupted_again(group: Notebook) -> None:
-    group.good(
-        "said = []\nimport jaxnb.magics.background as background\n"
-        "def note(view, text): said.append(text)\nbackground.CardView.notice = note"
-    )
-    group.good(f"%%spmd --async --out handle\n{SWALLOWS}")
-    for presses in (1, 2):
-        until(lambda: "cell [" in group.good("print(spmd.where(), spmd.state)").text, "it ran")
-        group.good("%spmd_interrupt")
-        until(lambda n=presses: int(group.good("print(len(said))").text) >= n, "it was said")
-    told, *_ = group.good("print(*said, sep='|')").text.split("|")
-    assert "caught the interrupt and went on: they are at line 4" in told
-    assert "`%spmd_interrupt` again (earlier ones count once) to interrupt" in told
 
 
 PART = "if process_index == 1:\n    y = x * 2\nelse:\n    y = x + 1"

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import jaxnb
-from integration.conftest import Gate, gate_runs
+from integration.conftest import Gate
 from jaxnb.arrays.gathered import GatheredArray
 from jaxnb.cells.card_cell import footer_card
 from jaxnb.cells.card_value import value_card
@@ -146,23 +146,16 @@ def alone() -> Iterator[Session]:
 def test_a_sharded_array_of_one_process_is_pictured_and_its_replicas_compared(
     alone: Session,
 ) -> None:
-    session = alone
-    session.run('mesh = jax.make_mesh((4,), ("data",))')
-    result = session.run('jax.device_put(np.arange(8.0), NamedSharding(mesh, P("data")))')
-    assert result.agreement is Agreement.SAME
+    alone.run('mesh = jax.make_mesh((4,), ("data",))')
+    result = alone.run('jax.device_put(np.arange(8.0), NamedSharding(mesh, P("data")))')
     np.testing.assert_array_equal(result.value, np.arange(8.0))
-    text = value_card(result).text
-    assert "Array([0., 1." in text
-    assert "P('data')" in text
-    assert "mesh data 4" in text
-    odd = session.run(
+    assert "mesh data 4" in value_card(result).text
+    odd = alone.run(
         "parts = [jax.device_put(np.full(3, float(d.id == 2)), d) for d in jax.devices()]\n"
         "jax.make_array_from_single_device_arrays((3,), NamedSharding(mesh, P()), parts)"
     )
     assert odd.agreement is Agreement.REPLICAS_DIFFER
-    assert "Replicas differ in 1 part" in value_card(odd).text
     assert "devices 0-1,3 ≠ device 2" in value_card(odd).text
-    assert "\n" not in value_card(session.run("jnp.ones(3)")).text
 
 
 def test_large_values_are_compared_at_once_and_fetched_on_access(session: Session) -> None:
@@ -279,14 +272,9 @@ def test_underscore_and_out(session: Session) -> None:
 
 
 def test_magics(session: Session) -> None:
-    timed = session.run("%time 1 + 1")
-    assert timed.value == 2
-    assert "Wall time" in timed.per_process[3].stdout
     cell = session.run("%%time\nz = 5\nz")
     assert cell.value == 5
-    assert "Wall time" in cell.per_process[0].stdout
-    loops = session.run("t = %timeit -n1 -r1 -q -o sum(range(3))\nt.loops")
-    assert loops.value == 1
+    assert "Wall time" in cell.per_process[3].stdout
     assert session.run("%%capture captured\nprint('hidden')").stdout == ""
     assert session.run("captured.stdout").value == "hidden\n"
 
@@ -339,21 +327,6 @@ def test_exit_does_not_end_the_process(alone: Session) -> None:
         result = alone.run(code)
         assert result.stdout == "[0] exit() ends no process of the group; type %spmd_stop\n"
         assert alone.run("import os; os.getpid()").value == alone.processes[0].pid
-
-
-def test_displays_are_collected_by_process(session: Session) -> None:
-    result = session.run(
-        "from IPython.display import HTML, display\n"
-        "display(HTML(f'<b>{process_index}</b>'))\n"
-        "handle = display({'text/plain': 'old'}, raw=True, display_id=True)\n"
-        "handle.update({'text/plain': 'new'}, raw=True)"
-    )
-    for index in ALL:
-        html, old, new = result.per_process[index].displays
-        assert html.data["text/html"] == f"<b>{index}</b>"
-        assert (old.data["text/plain"], new.data["text/plain"]) == ("old", "new")
-        assert old.display_id == new.display_id is not None
-        assert (old.update, new.update) == (False, True)
 
 
 # ---------------------------------------------------------------------- text
@@ -624,11 +597,10 @@ drawn
 """
 
 
-@pytest.mark.parametrize("launcher", gate_runs(["fork"], ["fork", "local"]))
 def test_new_processes_draw_numbers_of_their_own_unless_they_are_seeded(
-    make_session: Any, launcher: str
+    make_session: Any,
 ) -> None:
-    session = make_session(2, launcher=launcher)
+    session = make_session(2)
     drawn = list(session.run(DRAW).value.values())
     seeded = "np.random.seed(0); random.seed(0); np.random.random(), random.random()"
     equal = session.run(seeded).value

@@ -172,22 +172,6 @@ def test_what_another_version_wrote(other: Session, saved: Path) -> None:
         other.load(saved)
 
 
-@pytest.mark.thorough
-def test_what_is_lost_is_named_with_all_variables_that_hold_it(
-    other: Session, tmp_path: Path
-) -> None:
-    other.run(
-        "import threading\nlock = threading.Lock(); whole = 1; state = {'deep': [lock], 'w': 2}\n"
-        "class Model: pass\nmodel = Model(); model.state = state; only = [threading.Lock()]"
-    )
-    saved = other.save(tmp_path / "state", ["whole", "state", "model", "lock", "only"])
-    assert {each.path: each.also for each in saved.lost} == {
-        "lock": ("state", "model"),
-        "only[0]": (),
-    }
-    assert "`lock` (lock), also in `state` and `model`, on processes 0-3:" in str(saved)
-
-
 def test_what_one_process_alone_has(session: Session, other: Session, tmp_path: Path) -> None:
     session.run("%env A=1\nalone = 1", ranks=[2])  # which In has otherwise than _i
     (tmp_path / "empty").mkdir()

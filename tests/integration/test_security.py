@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import jaxnb
-from integration.conftest import gate_runs
+from integration.conftest import LAUNCHERS
 from jaxnb.session import Session
 from support.fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests
 
@@ -46,7 +46,7 @@ def no_umask() -> Iterator[None]:
         os.umask(old)
 
 
-@pytest.mark.parametrize("launcher", gate_runs(["fork"], ["fork", "local"]))
+@LAUNCHERS
 def test_only_collectives_listen_on_ports(
     make_session: Callable[..., Session], launcher: str
 ) -> None:
@@ -67,7 +67,7 @@ def test_only_collectives_listen_on_ports(
         session.recover()  # a new service, and new sockets for collectives
 
 
-@pytest.mark.parametrize("launcher", gate_runs(["fork"], ["fork", "local"]))
+@LAUNCHERS
 def test_the_clusters_files_are_for_this_user_only(
     make_session: Callable[..., Session], launcher: str
 ) -> None:
@@ -89,7 +89,7 @@ def test_the_clusters_files_are_for_this_user_only(
     assert {p.name for p in folders if stat.S_IMODE(p.stat().st_mode) != 0o700} == set()
 
 
-@pytest.mark.parametrize("launcher", ["fork", pytest.param("local", marks=pytest.mark.thorough)])
+@LAUNCHERS
 def test_the_key_is_in_no_command_line_or_environment(
     make_session: Callable[..., Session], launcher: str
 ) -> None:

@@ -100,26 +100,3 @@ def test_settings_that_leave_programs_the_same_let_them_run(
     assert result.divergence is None
     assert group.run("float(dot(x))").value == 140.0
     assert group.run(ON_ALL.format(name, usual) + "float(dot(x))").value == 140.0
-
-
-@pytest.mark.thorough
-def test_what_a_process_may_have_for_itself_is_not_told(group: Session) -> None:
-    code = """
-jax.config.update("jax_default_device", jax.local_devices()[0])
-if process_index == 0:
-    jax.config.update("jax_log_compiles", False)
-    jax.config.update("jax_explain_cache_misses", False)
-    jax.config.update("jax_compilation_cache_max_size", 1)
-    jax.config.update("jax_numpy_rank_promotion", "warn")
-    jax.config.update("jax_transfer_guard", "log")
-float(total(x))
-"""
-    result = group.run(code)
-    assert (result.pitfalls, result.divergence) == ((), None)
-    mended = """
-jax.config.update("jax_default_device", None)
-jax.config.update("jax_compilation_cache_max_size", -1)
-jax.config.update("jax_numpy_rank_promotion", "allow")
-jax.config.update("jax_transfer_guard", None)
-"""
-    assert not group.run(mended).pitfalls

@@ -14,9 +14,8 @@ from urllib.parse import unquote
 
 import psutil
 import pytest
-from ipyparallel import Client
 
-from integration.conftest import gate_runs
+from integration.conftest import LAUNCHERS
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.folder import make_folder
 from jaxnb.launch.forkclient import ForkServerClient
@@ -129,7 +128,7 @@ def test_two_groups_at_once(session: Session, make_session: MakeSession) -> None
     assert session.run("x").value == "first"
 
 
-@pytest.mark.parametrize("launcher", gate_runs(["fork"], ["fork", "local"]))
+@LAUNCHERS
 def test_modules_beside_the_notebook_take_the_place_of_none(
     make_session: MakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: str
 ) -> None:
@@ -204,18 +203,6 @@ def test_a_request_to_an_ended_server_fails(fork_server: ForkServerClient) -> No
     fork_server.close()
     with pytest.raises(SessionBrokenError, match=r"The fork server .* ended with status 0"):
         fork_server.request("service").result(PATIENT_SECONDS)
-
-
-@pytest.mark.thorough
-def test_a_start_survives_the_loss_of_notices(
-    make_session: MakeSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The controller's notices do not reach a client whose subscription is on its way."""
-    monkeypatch.setattr(Client, "_register_engine", lambda self, notice: None)
-    session = make_session(2)
-    assert_usable(session)
-    session.restart()
-    assert_usable(session)
 
 
 @pytest.mark.usefixtures("exact_labels")

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable
-
 import pytest
 
-from integration.test_sentinel import running, wait_for
-from jaxnb.errors import ProcessDiedError
 from jaxnb.profile.card_stats import stats_card
 from jaxnb.profile.statistics import DeviceStats
 from jaxnb.session import Session
-from jaxnb.session.panel import is_in_jax
-from support.fixtures import assert_usable
 
 MESH = """
 mesh = jax.make_mesh((jax.device_count(),), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -22,13 +14,6 @@ def make(each):
     n = jax.device_count()
     return jax.make_array_from_callback(
         (n * each,), NamedSharding(mesh, P("d")), lambda index: np.ones(each, np.float32))
-"""
-HANGS = """
-if process_index == 0:
-    y = total(x)
-    float(y)
-else:
-    import time; time.sleep(1000)
 """
 KIB = 1 << 10
 
@@ -147,45 +132,3 @@ def test_a_cells_peak_is_told(session: Session) -> None:
     assert peak > rss
     assert {m.peak_of for m in found} == {"process"}
     assert session.run("pass", ranks=[1]).per_process[1].memory == ()
-
-
-@pytest.mark.timing
-def test_in_whatever_state_the_processes_are(make_session: Callable[..., Session]) -> None:
-    session = make_session(2, devices_per_process=2, check="off")
-    session.run(MESH + "x = make(256)\ntotal = jax.jit(jnp.sum)\nfloat(total(x));")
-    idle = [row.bytes_in_use or 0 for row in session.stats()]
-    cpu = [row.process_cpu_seconds or 0.0 for row in session.stats()]
-
-    def assert_told() -> None:
-        """Asked while both are in a cell, both tell what they hold."""
-        rows = session.stats()
-        assert [row.note for row in rows] == [""] * 4
-        told = [row.bytes_in_use or 0 for row in rows]
-        assert all(now >= before for now, before in zip(told, idle, strict=True))
-        assert by_name(rows)["x"] == KIB
-        used = [row.process_cpu_seconds or 0.0 for row in rows]
-        assert all(now > before for now, before in zip(used, cpu, strict=True))
-
-    with running(session, "while True: pass"):  # in Python
-        for index in (0, 1):
-            wait_for(session, index, lambda where: where.in_cell is not None)
-        assert_told()
-    # The processes are new: with several devices nobody knows what an interrupt leaves pending.
-    cpu = [row.process_cpu_seconds or 0.0 for row in session.stats()]
-    # In a collective that nobody else joins, with what it computes not there yet.
-    with running(session, HANGS):
-        wait_for(session, 0, is_in_jax)
-        assert_told()
-    assert_usable(session)
-
-    os.kill(session.processes[1].pid, signal.SIGSTOP)
-    notes = [row.note for row in session.stats()]
-    os.kill(session.processes[1].pid, signal.SIGCONT)
-    assert notes[:2] == ["", ""]
-    assert all(note.startswith("process 1: stopped, `kill -CONT") for note in notes[2:])
-
-    with pytest.raises(ProcessDiedError):
-        session.run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", ranks=[1])
-    rows = session.stats()
-    assert [row.note for row in rows] == ["", "", *["process 1: was killed by SIGKILL"] * 2]
-    assert [row.bytes_in_use is None for row in rows] == [False, False, True, True]

@@ -9,7 +9,7 @@ import pytest
 from integration.conftest import Gate
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink
-from jaxnb.errors import CellError, UsageError
+from jaxnb.errors import CellError
 from jaxnb.session import Session
 from support.fixtures import assert_usable, until
 
@@ -86,21 +86,6 @@ def test_tracing_and_compiling(group: Session) -> None:
     for each in group.timeline().processes.values():
         assert each.totals["tracing"] > 0
         assert each.totals["compiling"] > 0
-
-
-@pytest.mark.thorough
-def test_a_process_whose_cell_failed_has_a_timeline(group: Session) -> None:
-    failed = group.run(
-        "if process_index == 1: raise ValueError('x')", raise_on_error=False, ranks=[1, 3]
-    )
-    later = group.run("1")
-    assert group.timeline().cell == later.cell
-    timeline = group.timeline(failed.cell)
-    assert sorted(timeline.processes) == [1, 3]
-    assert timeline.processes[1].ending == "raised ValueError at line 1"
-    assert "Process 1 raised ValueError at line 1." in str(timeline)
-    with pytest.raises(UsageError, match="no timeline of cell"):
-        group.timeline(-1)
 
 
 # ---------------------------------------------------------------------- timed cells
