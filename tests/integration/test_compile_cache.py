@@ -243,14 +243,13 @@ def g(a):
 """
 
 
-def test_programs_that_call_back_are_compiled_by_each(make_session: Make, tmp_path: Path) -> None:
+def test_programs_that_call_back_are_compiled_by_each(pair: Session) -> None:
     for _ in range(2):
-        session = make_session(2, devices_per_process=2, compile_cache=tmp_path)
-        session.run(CALLS_BACK)
-        values, compiled, _ = made(session, "float(g(np.float32(1))), len(told)")
+        pair.run(CALLS_BACK)
+        values, compiled, _ = made(pair, "float(g(np.float32(1))), len(told)")
         assert values == [(1.0, 1), (2.0, 1)]
         assert compiled >= 2
-        session.close()
+        pair.restart()
 
 
 @pytest.mark.thorough

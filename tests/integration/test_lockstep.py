@@ -263,8 +263,11 @@ def have_been_let_go(group: Group, asked: list[Future[Go | Stop]]) -> bool:
 
 @pytest.mark.parametrize(
     ("host", "by_thread"),
-    [(None, False), ("127.0.0.1", False), (None, True)],
-    ids=["unix", "tcp", "by a thread"],
+    [
+        pytest.param(None, False, id="unix"),
+        pytest.param("127.0.0.1", False, id="tcp", marks=pytest.mark.thorough),
+        pytest.param(None, True, id="by a thread"),
+    ],
 )
 @pytest.mark.parametrize("are_there", [False, True], ids=["before the others", "after them"])
 def test_whenever_a_handler_raises_all_make_a_dispatch_or_none_does(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 
 import jaxnb
@@ -86,14 +85,6 @@ def test_origins_outlive_the_backend(group: Session) -> None:
     assert said(group, "float(total(x)), float(total(y['w']));") == ""
     wrong = "float(total(y['v' if process_index else 'w']));"
     assert "process 0 passed `y['w']` (made at line" in said(group, wrong)
-
-
-@pytest.mark.thorough
-def test_pushed_arrays_have_them(group: Session) -> None:
-    ones = np.ones((8, 2), np.float32)
-    group.push(v=ones, u=2 * ones, spec=("d", None), mesh="mesh")
-    assert said(group, "float(total(v)), float(total(u));") == ""
-    assert "(made by a push" in said(group, "float(total(v if process_index else u));")
 
 
 def test_arrays_without_a_record_are_not_compared(group: Session) -> None:

@@ -133,7 +133,6 @@ def test_dtypes(session: Session, name: str) -> None:
 KEYS = {
     "several": "jax.random.split(jax.random.key(3, impl=impl), (3, 2))",
     "sharded": "spread(P('data'))",
-    "replicated": "spread(P())",
 }
 
 

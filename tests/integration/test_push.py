@@ -775,8 +775,7 @@ def test_what_makes_a_pushed_value_may_compute_over_the_processes(session: Sessi
     assert session.run("z[1]").value == 8.0
 
 
-@pytest.mark.parametrize("size", [4 * 4099, 16])
-@pytest.mark.parametrize("spec", [("data",), (), (None, "model"), ("data", "model")])
+@pytest.mark.parametrize(("spec", "size"), [((None, "model"), 4 * 4099), ((), 16)])
 def test_donation_spares_what_was_pushed_beside_it(
     session: Session, spec: tuple[Any, ...], size: int
 ) -> None:

@@ -531,7 +531,6 @@ def when_all_have_begun(folder: Path, act: Callable[[], None]) -> Iterator[str]:
 
 
 AWAITING = {
-    "loop": "await asyncio.sleep(0)\n{enter}\nwhile True: pass",
     "await": "{enter}; await asyncio.sleep(600)",
     "task": "async def g(): {enter}; time.sleep(600)\n"
     "await asyncio.gather(g(), asyncio.sleep(600))",

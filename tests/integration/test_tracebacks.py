@@ -6,11 +6,8 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
-
 import jaxnb
 from jaxnb.session import Session
-from support.fixtures import own_frames
 
 SPREAD = """
 mesh = jax.make_mesh((jax.device_count(),), ("d",))
@@ -95,17 +92,3 @@ def test_jaxnb_is_not_in_it(session: Session) -> None:
     # Not the word: the folder of a checkout, which the environment may be in, is called that too.
     assert str(Path(jaxnb.__file__).parent) not in text
     assert "jaxnb." not in text.replace(sys.prefix, "")
-
-
-@pytest.mark.thorough
-def test_nor_is_it_where_jax_shows_what_was_traced(session: Session) -> None:
-    """JAX makes such frames itself."""
-    code = (
-        "from jax.experimental import checkify\n"
-        "def f(a): return jnp.sqrt(jax.jit(lambda b: b - 2)(a))\n"
-        "error, _ = jax.jit(checkify.checkify(f, errors=checkify.nan_checks))(jnp.ones(3))\n"
-        "error.throw()"
-    )
-    found = session.run(code, raise_on_error=False).errors[0].traceback
-    assert "in f(" in found
-    assert own_frames(found) == []
