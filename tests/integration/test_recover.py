@@ -340,6 +340,21 @@ def test_five_recoveries_leave_nothing_behind(group: Session) -> None:
     assert len(list(helpers())) == running
 
 
+@pytest.mark.thorough
+def test_replay_stops_at_the_first_cell_that_fails(group: Session) -> None:
+    group.run("x = 1", cell=1)
+    group["given"] = 2
+    group.run("y = given", cell=2)
+    group.run("z = 3", cell=3)
+    for cells in (3, 4):  # the history stays as it was; what has run since belongs to it too
+        with pytest.raises(CellError, match=r"NameError: name 'given'.*") as caught:
+            group.restart(replay=True)
+        expected = f"1 of {cells} cells had been run again when cell [2] failed"
+        assert expected in caught.value._render_traceback_()[-1]
+        assert group.state == "ready"
+        assert group.run("x, 'z' in globals()", raise_on_error=False).value == (1, False)
+
+
 def test_a_cell_waits_for_the_recovery(shared: Session) -> None:
     shared.run("x = jnp.arange(3.0)")
     done: list[Any] = []

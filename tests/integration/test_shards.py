@@ -333,6 +333,23 @@ def test_unreduced_arrays(session: Session) -> None:
     assert "\n  … 6 more slices\n2 replicas of each part" in str(session.layout("x"))
 
 
+def test_an_unreduced_local_array_is_not_read(session: Session) -> None:
+    session.run(
+        HELPERS + 'own = mesh_of("Explicit", (2,), ("a",), jax.local_devices())\n'
+        'v = make((4,), "a", on=own)\n'
+        "with jax.set_mesh(own):\n"
+        "    x = jax.jit(lambda v: jnp.einsum('i,i->', v, v,"
+        " out_sharding=P(unreduced={'a'})))(v)\n"
+        "try:\n    shards.host_view(x)\nexcept Exception as e:\n    said = type(e), str(e)\n"
+        "info = shards.describe(x)\nNone"
+    )
+    kind, message = session.run("said[0].__name__, said[1]").per_process[2].value
+    assert kind == "JaxnbError"
+    assert "process 2 cannot read an array that is unreduced over the mesh axes a" in message
+    info = session.run("info").per_process[0].value
+    assert (info.fully_addressable, info.corner) == (True, ())
+
+
 def test_names_of_several_axes_are_told_in_order(session: Session) -> None:
     code = HELPERS + (
         'cube = mesh_of("Explicit", (2, 2, 2), ("c", "b", "a"))\n'
