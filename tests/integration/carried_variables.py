@@ -12,23 +12,19 @@ import pathlib
 import sys
 
 CELL = """
-import collections, dataclasses, enum, functools, json as js, os, socket, threading, types, weakref
+import collections, dataclasses, functools, json as js, os, socket, threading, types, weakref
 
 mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
 rows = NamedSharding(mesh, P("a", None))
 half = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("c",)), P("c"))
-device = jax.devices()[3]
-shape_of_x = jax.ShapeDtypeStruct((4, 4), jnp.float32, sharding=rows)
 
 x = jax.device_put(jnp.arange(16.0).reshape(4, 4), rows)
 nested = {"x": x, "again": [{"x": x}], "sharding": rows}
 weak = jnp.asarray(2.0)
 bfloat = jnp.ones((100, 1000), jnp.bfloat16)
 int4 = jnp.arange(7, dtype=jnp.int4)
-key = jax.random.key(3)
 keys = jax.random.split(jax.random.key(1, impl="rbg"), 4)
 sub = jax.device_put(jnp.arange(4), half)
-empty = jnp.zeros((0, 3))
 on_one = jax.device_put(jnp.ones(3), jax.devices()[2])
 deleted = jnp.ones(5)
 deleted.delete()
@@ -43,8 +39,6 @@ def helper(v): return v * scale
 @jax.jit
 def jitted(v): return helper(v) + x.sum()
 placed = jax.jit(lambda v: v @ v.T, out_shardings=rows)
-gradient = jax.jit(jax.grad(lambda v: (v**2).sum()))
-static = jax.jit(lambda v, n: v * n, static_argnames=("n",))
 mapped = jax.jit(jax.shard_map(
     lambda v: jax.lax.psum(v, "a"), mesh=mesh, in_specs=P("a", None), out_specs=P(None, None)))
 vjp = jax.custom_vjp(lambda v: v * 2)
@@ -64,10 +58,6 @@ def counter():
 count = counter()
 count()
 
-class Color(enum.Enum):
-    RED = 1
-    BLUE = 2
-red = Color.RED
 BASE = 10
 import traitlets
 class Options(traitlets.HasTraits):
@@ -93,14 +83,6 @@ class Called:
     def __init__(self, a): self.a = a
 jax.tree_util.register_pytree_node(Called, lambda c: ((c.a,), None), lambda _, c: Called(*c))
 called = Called(1)
-kinds = {}
-class Branch:
-    count = 0
-    def __init_subclass__(cls):
-        kinds[cls.__name__] = cls
-        Branch.count += 1
-class Leaf(Branch):
-    tag = "leaf"
 class Proxy:
     def __init__(self, target): self._target = target
     def __getattr__(self, name): return getattr(self._target, name)
@@ -117,9 +99,6 @@ class Exits:
 exits = Exits()
 exits.a = 1
 precious, precious_too = 42, [42]
-import typing
-UserId = typing.NewType("UserId", int)
-records = np.rec.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")])
 Point = collections.namedtuple("Point", "a b")
 point = Point(1, x)
 @jax.tree_util.register_dataclass
@@ -137,28 +116,11 @@ class Keyed:
     @classmethod
     def tree_unflatten(cls, aux, children): return cls(*children)
 keyed = Keyed(x, weak)
-def made_by_a_function():
-    @jax.tree_util.register_dataclass
-    @dataclasses.dataclass
-    class Inner:
-        w: jax.Array
-    return Inner
-Inner = made_by_a_function()
-inner = Inner(x)
 registered = []
 def register(kind):
     registered.append(kind.__name__)
     __import__("builtins").effects = effects = [kind.__name__]
     return kind
-class Registry:
-    def __init__(self): self.known = {}
-    def __call__(self, kind):
-        self.known[kind.__name__] = kind
-        return kind
-registry = Registry()
-@registry
-class Known:
-    def f(self): return 3
 class Base:
     total = 0
     def hi(self): return "base"
@@ -176,18 +138,12 @@ bound = sub_object.hi
 class Old: which = 1
 old = Old()
 class Old: which = 2
-class Patched:
-    def f(self): return 1
-Patched.g = lambda self: 2
-patched = Patched()
 module = types.ModuleType("own")
 module.mesh = mesh
 
 config, out, log = jax.config, sys.stdout, __import__("logging").getLogger("a")
 weak_reference = weakref.ref(sub_object)
 weak_values = weakref.WeakValueDictionary(a=sub_object)
-generator = np.random.default_rng(3)
-generator.random()
 numbers = np.arange(200_000.0)
 every_other = numbers[::2]
 numbers[0] = 1.0
@@ -195,9 +151,6 @@ read_only = np.ones(100_000)
 read_only.flags.writeable = False
 cycle = [1]
 cycle.append(cycle)
-position = iter([1, 2, 3])
-next(position)
-_private = 5
 
 state = {"loader": (i for i in range(3)), "params": {"w": x}, "file": open(os.devnull)}
 lock, thread, sock = threading.Lock(), threading.Thread(target=print), socket.socket()
@@ -234,16 +187,12 @@ CHECKS = {
     "a sharded array": "x.sharding == rows and [*map(float, np.ravel(x))] == [*range(16)]",
     "what was shared": "nested['x'] is x and nested['again'][0]['x'] is x and x.sharding is rows",
     "a mesh": "rows.mesh is mesh and mesh.axis_names == ('a', 'b') and mesh.devices.size == 4",
-    "a device": "device is jax.devices()[3]",
-    "a shape": "shape_of_x.sharding == rows",
     "a weak type": "weak.weak_type and not weak.committed and float(weak) == 2",
     "bfloat16": "bfloat.dtype == jnp.bfloat16 and float(bfloat.astype(float).sum()) == 100_000",
     "int4": "int4.dtype == jnp.int4 and [*map(int, int4)] == [*range(7)]",
-    "a key": "jax.random.uniform(key) == jax.random.uniform(jax.random.key(3))",
     "keys of rbg": "(jax.random.key_data(keys) == jax.random.key_data(jax.random.split("
     "jax.random.key(1, impl='rbg'), 4))).all()",
     "a sub-mesh": "sub.sharding == half and [*map(int, sub)] == [0, 1, 2, 3]",
-    "no elements": "empty.shape == (0, 3) and empty.size == 0",
     "a committed array": "on_one.committed and on_one.devices() == {jax.devices()[2]}",
     "a large array": "(np.asarray(large) == np.arange(1 << 18)).all() and large.committed",
     "an attribute of an array": "noted.note == 'mine'",
@@ -252,43 +201,31 @@ CHECKS = {
     "a jitted function": "float(jitted(1.0)) == 123",
     "its globals are the namespace's": "globals().update(scale=4.0) or helper(1.0) == 4.0",
     "shardings of a jitted function": "placed(x).sharding == rows",
-    "a gradient": "float(gradient(3.0)) == 6",
-    "static arguments": "float(static(2.0, n=3)) == 6",
     "shard_map": "(mapped(x) == x[:2] + x[2:]).all()",
     "custom_vjp": "float(jax.grad(vjp)(1.0)) == 100",
     "a cached function": "cached.cache_info().currsize == 0 and cached(2) == 2 * scale",
     "partial": "partial.args[0] is x and jax.tree.leaves(tree_partial)[0] is x",
     "a closure's variable": "count() == 2",
-    "an enumeration": "red is Color.RED and Color(2) is Color.BLUE",
     "a named tuple": "point.b is x and type(point) is Point",
     "a registered dataclass": "data.n == 4 and jax.tree.leaves(data)[0] is x",
     "a pytree with keys": "jax.tree_util.tree_leaves_with_path(keyed)[0][0][0].name == 'a'",
-    "a class of a function": "type(inner) is Inner and jax.tree.leaves(inner)[0] is x",
     "a decorator is not run again": "registered == ['Sub'] and 'effects' not in dir(builtins)",
     "a class of a library's metaclass": "options.n == 5 and options.trait_names() == ['n'] and "
     "Options().n == 3 and options.plus() == 6 and Options.traits is not None",
     "a default of then": "options.twice() == 20 and Data2().n == 7",
     "functions that share a variable": "set_rate(5.0) or rate() == 5.0",
     "registered by a call": "jax.tree.leaves(called) == [1]",
-    "hooks of a base": "sorted(kinds) == ['Leaf'] and Branch.count == 1 and Leaf.tag == 'leaf'",
     "what delegates all": "type(proxy).__name__ == 'Proxy' or raised(lambda: proxy + 1)",
     "beside what fails as it is filled": "precious == 42 and precious_too == [42]",
-    "a new type": "UserId(3) == 3",
-    "NumPy's records": "str(records) == '[(1, 2.)]'",
     "a class": "sub_object.hi() == bound() == 'sub base' and bound.__self__ is sub_object",
-    "a class that is registered": "registry.known['Known'] is Known and Known().f() == 3",
     "a class's value": "Sub.total == 7 and Base.total == 0 and sub_object.slow == 42",
     "a class whose name was bound anew": "old.which == 1 and Old().which == 2",
-    "a class with a method put in": "patched.f() == 1 and patched.g() == 2",
     "a module made in a cell": "module.mesh is mesh and module.__name__ == 'own'",
     "a library's own objects": "config is jax.config and out is sys.stdout and log.name == 'a'",
     "weak references": "weak_reference() is sub_object and weak_values['a'] is sub_object",
-    "NumPy's generator": "generator.random() == np.random.default_rng(3).random(2)[1]",
     "NumPy's arrays": "numbers[0] == 1 and numbers.flags.writeable and every_other[1] == 2",
     "a read-only array": "not read_only.flags.writeable",
     "a cycle": "cycle[1] is cycle",
-    "an iterator": "next(position) == 2",
-    "a private name": "_private == 5",
     "beside what is lost": "state['params']['w'] is x and raises[1] == 1",
     "what is whole in what fails": "whole == {'n': 1}",
     "what is not made in what fails": "'not here' in raised(lambda: late[0][0])",

@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -32,14 +31,9 @@ _clear()
 """
 
 
-def gate_runs(
-    kept: Collection[str],
-    cases: Collection[str],
-    rest: pytest.MarkDecorator = pytest.mark.thorough,
-) -> list[Any]:
-    """Returns parameters, marked all but those that ``make test`` runs, each time the same."""
-    assert set(kept) <= set(cases)
-    return [case if case in kept else pytest.param(case, marks=rest) for case in cases]
+LAUNCHERS = pytest.mark.parametrize(
+    "launcher", ["fork", pytest.param("local", marks=pytest.mark.thorough)]
+)
 
 
 class Gate:

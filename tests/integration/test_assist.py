@@ -109,17 +109,6 @@ def test_what_blocks_keeps_nobody_from_answering(patient: Session, gate: Gate) -
         pass
 
 
-def test_a_main_thread_in_a_cell_is_no_obstacle(patient: Session, gate: Gate) -> None:
-    patient.run("mine = {'alpha': [1]}")
-    cell = threading.Thread(target=patient.run, args=[gate.wait])
-    cell.start()
-    until(lambda: patient.state == "busy")
-    assert tab(patient, "mine['") == ["alpha"]
-    assert "dict" in patient.assist.inspect("mine", 0)["text/plain"]
-    gate.open()
-    cell.join()
-
-
 def test_a_process_that_is_stopped_or_dead(
     make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,9 +162,3 @@ def test_names_of_the_user_come_before_pythons(patient: Session) -> None:
     found = tab(patient, "p")
     assert found.index("params") < found.index("prime") < found.index("pass")
     assert "print" in found
-
-
-def test_keys_of_a_session_are_names_of_its_processes(patient: Session) -> None:
-    patient.run("mine = 1")
-    assert "mine" in patient._ipython_key_completions_()
-    assert "In" not in patient._ipython_key_completions_()

@@ -24,12 +24,8 @@ child = context.Process(target=sleep); child.start(); ready.wait()
 os.kill(child.pid, signal.SIGINT); child.join(); found = child.exitcode
 """
 POOL = """
-with multiprocessing.get_context("{how}").Pool(2) as pool:
+with multiprocessing.get_context("fork").Pool(2) as pool:
     found = pool.map(math.sqrt, [1, 4])
-"""
-EXECUTOR = """
-with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("{how}")) as pool:
-    found = list(pool.map(math.sqrt, [1, 4]))
 """
 FORKED = """
 {before}
@@ -61,7 +57,6 @@ found = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 """
 IMPORTS = """
 import asyncio, atexit, math, multiprocessing, os, signal, subprocess, sys, time, warnings
-from concurrent.futures import ProcessPoolExecutor
 warnings.simplefilter("ignore")  # JAX and Python 3.12 warn of every fork beside threads
 """
 
@@ -72,11 +67,9 @@ warnings.simplefilter("ignore")  # JAX and Python 3.12 warn of every fork beside
         pytest.param(TERMINATED.format(how="terminate"), -15, id="terminate"),
         pytest.param(TERMINATED.format(how="kill"), -9, id="kill"),
         pytest.param(INTERRUPTED, 1, id="sigint"),
-        pytest.param(POOL.format(how="fork"), [1.0, 2.0], id="pool-fork"),
-        pytest.param(EXECUTOR.format(how="fork"), [1.0, 2.0], id="executor-fork"),
+        pytest.param(POOL, [1.0, 2.0], id="pool-fork"),
         pytest.param(FORKED.format(before="", how="sys.exit(3)"), 3, id="exit"),
         pytest.param(FORKED.format(before="", how="os._exit(3)"), 3, id="_exit"),
-        pytest.param(FORKED.format(before="", how="sys.exit()"), 0, id="exit-none"),
         pytest.param(FORKED.format(before=AWAITS, how="sys.exit(3)"), 3, id="await"),
         pytest.param(FORKED_TO_THE_END, 0, id="end-of-cell"),
         pytest.param(OWN_HANDLER, 9, id="own-handler"),

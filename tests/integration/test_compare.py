@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from integration.test_collectives import well_formed
+from integration.test_streaming import Recorder
 from jaxnb.cells.card_cell import cell_card
 from jaxnb.compiled.comparison import Comparison
-from jaxnb.errors import CellError, NotCompiledError, UsageError
+from jaxnb.errors import CellError, UsageError
 from jaxnb.session import Session
-from jaxnb.session.panel import waits
-from support.fixtures import assert_usable, interrupt_when_read
+from support.fixtures import assert_usable
 
 SETUP = """
 import jaxnb
@@ -200,16 +199,6 @@ v = jax.make_array_from_callback((8,), NamedSharding(mesh, P("data")), lambda i:
     assert not group.run("v.is_deleted()").value
 
 
-def test_keys_numbers_and_arrays_of_each_process(group: Session) -> None:
-    group.run("""
-key = jax.random.key(3)
-def draw(key, x, scale, *, low): return jax.random.key_data(key).sum() + x * scale + low
-""")
-    found = compare(group, "draw(key, jnp.asarray(x), 3.0, low=1)",
-                    {"a": "P(), P('data'), None", "b": "P()"}, mesh="mesh")  # fmt: skip
-    assert all(v.timing is not None for v in found.variants), str(found)
-
-
 def test_processes_that_compile_different_programs(group: Session) -> None:
     group.run("k = 1.0 + (process_index > 1)\ndef f(x): return jnp.sum(x * k)")
     found = compare(group, "f(x)", {"a": "P('data')"})
@@ -231,41 +220,6 @@ def test_a_call_that_raises_while_it_runs(group: Session) -> None:
     assert_usable(group)
 
 
-@pytest.mark.thorough
-def test_an_interrupt_ends_it_and_the_group_goes_on(group: Session, tmp_path: Path) -> None:
-    """One process is in Python, where it traces f; the others wait for its word."""
-
-    def others_wait() -> bool:
-        return sum(map(waits, group.where([1, 2, 3]).values())) == 3
-
-    with interrupt_when_read(tmp_path / "fifo", others_wait) as read:
-        group.run(f"def f(x):\n    if process_index == 0: {read}\n    return x")
-        with pytest.raises(CellError, match="KeyboardInterrupt"):
-            group.compare("f(x)", specs={"a": "P()"})
-    assert_usable(group)
-    found = compare(group, "mlp(x, w1, w2)", {"tensor": SHARDINGS["tensor"]})
-    assert found["tensor"].timing is not None
-
-
-@pytest.mark.thorough
-def test_a_plan_for_256_devices_takes_definitions_of_cells_along(group: Session) -> None:
-    found = group.compare(
-        "mlp(x, w1, w2)",
-        specs=SHARDINGS | {"odd": "P(('data', 'model'), None)"},
-        mesh={"data": 16, "model": 16},
-        devices=256,
-        setup="def abstract(*shape): return jax.ShapeDtypeStruct(shape, jnp.float32)\n"
-        "x, w1, w2 = abstract(4096, 512), abstract(512, 2048), abstract(2048, 512)",
-    )
-    require_readable(found)
-    assert [v.bytes for v in found.variants[:3]] == [
-        0, 255 * 2 * 512 * 2048 * 4 // 256, 2 * 15 * (4096 // 16) * 512 * 4 // 16,
-    ]  # fmt: skip
-    assert "planned for 256 devices · mesh data 16 × model 16\n" in str(found)
-    with pytest.raises(NotCompiledError, match="NameError: name 'nothing' is not defined"):
-        group.compare("mlp(nothing)", specs={"a": "P()"}, mesh={"x": 2}, devices=2)
-
-
 def test_what_cannot_be_compared(group: Session) -> None:
     with pytest.raises(UsageError, match="is an array given by keyword"):
         group.compare("mlp(x, w1, w2=w2)", specs={"a": "P()"})
@@ -275,3 +229,20 @@ def test_what_cannot_be_compared(group: Session) -> None:
         group.compare("mlp(x, w9)", specs={"a": "P()"})
     with pytest.raises(CellError, match="Pass a call as text only in the notebook"):
         group.run("jaxnb.compare('mlp(x)', (), specs={'a': P()})")
+
+
+def test_output_goes_to_the_sink(group: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    group.run("def doubled(x):\n    print('is traced')\n    return 2 * x")
+    sink = Recorder()
+    group.compare("doubled(np.ones(8))", specs={"a": "P('data')"}, run=False, sink=sink)
+    assert {line.partition("] ")[2] for line in sink.shown} == {"is traced"}
+    assert capsys.readouterr().out == ""
+
+
+def test_a_traceback_shows_the_call(group: Session) -> None:
+    with pytest.raises(CellError) as caught:
+        group.compare("undefined(np.ones(8))", specs={"a": "P('data')"}, cell=77)
+    assert caught.value.result.cell == 77
+    for error in caught.value.result.errors.values():
+        assert "1 undefined(np.ones(8))" in error.traceback
+        assert "__import__" not in error.traceback

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import jaxnb
 from jaxnb.errors import CellError, ProcessDiedError, UsageError
 from jaxnb.session import Session
 from support.fixtures import PATIENT_SECONDS
@@ -35,29 +36,18 @@ def summed(a):
     return jnp.tanh(a @ a.T).sum(0), a.mean()
 def drawn(keys):
     return jax.random.normal(keys[0], (4,)), jax.random.split(keys[1])
-def low(a):
-    return (a.astype(jnp.bfloat16) @ a.T.astype(jnp.bfloat16)).sum(0)
-def scanned(a):
-    return jax.lax.scan(lambda c, x: (c * 0.9 + x, c.sum()), jnp.zeros(16), a)
 def around(a):
     return jax.lax.ppermute(a, "d", [(i, (i + 1) % D) for i in range(D)]) + jax.lax.psum(a, "d")
-def factored(a):
-    return jnp.linalg.qr(a.T @ a + jnp.eye(16))
 half, here = jax.devices()[: D // 2], jax.local_devices()
 programs = {
     "sharded": (jax.jit(summed), lambda: [spread(rows)]),
     "local": (jax.jit(lambda a: jnp.sin(a) @ jnp.cos(a).T), lambda: [rows + process_index]),
     "reversed mesh": (jax.jit(lambda a: a.T @ a), lambda: [spread(rows, on(jax.devices()[::-1]))]),
-    "reversed, local": (jax.jit(lambda a: a.cumsum(0)), lambda: [
-        jax.device_put(rows + process_index, NamedSharding(on(here[::-1]), P("d")))]),
     "donated": (jax.jit(lambda a, b: (a + b, (a * b).sum()), donate_argnums=0),
                 lambda: [spread(rows), spread(rows * 2)]),
     "keys": (jax.jit(drawn), lambda: [jax.random.split(jax.random.key(3), D)]),
-    "bfloat16": (jax.jit(low), lambda: [spread(rows)]),
-    "scan": (jax.jit(scanned), lambda: [spread(rows)]),
     "ppermute": (jax.jit(jax.shard_map(around, mesh=mesh, in_specs=P("d"), out_specs=P("d"))),
                  lambda: [spread(rows)]),
-    "lapack": (jax.jit(factored), lambda: [jnp.asarray(rows)]),
 }
 if set(half) & set(here):
     programs["sub-mesh"] = jax.jit(lambda a: (a * 3).sum()), lambda: [spread(rows, on(half))]
@@ -80,6 +70,15 @@ x = jax.make_array_from_callback((4, 4), NamedSharding(mesh, P("d")),
 F = "def f(a):\n    b = a @ a.T\n    return b.sum(0) + 1\nf = jax.jit(f)"
 
 Make = Callable[..., Session]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """A group with a cache of its own, which a test must leave usable."""
+    folder = tmp_path_factory.mktemp("programs")
+    with jaxnb.start(2, devices_per_process=2, platform="cpu", compile_cache=folder,
+                     pitfalls=False) as session:  # fmt: skip
+        yield session
 
 
 def made(session: Session, code: str) -> tuple[list[Any], int, int]:
@@ -107,20 +106,19 @@ def test_compiled_or_loaded_a_program_computes_and_tells_the_same(
     assert alone[3] == 0 < once[3] < later[3]
 
 
-def test_what_was_traced_before_changes_no_key(make_session: Make, tmp_path: Path) -> None:
+def test_what_was_traced_before_changes_no_key(pair: Session) -> None:
     """JAX takes the lines of inner functions from where it has traced them first."""
-    session = make_session(2, devices_per_process=2, compile_cache=tmp_path)
     code = (
         "def init(k):\n    a, b = jax.random.split(k)\n"
         "    return jax.random.normal(a, (4,)) + jax.random.normal(b, (4,))\n"
         "jax.jit(init)(jax.random.key(0)).tolist()"
     )
-    first, compiled, _ = made(session, code)
+    first, compiled, _ = made(pair, code)
     assert compiled
     for moved in ("", "\n\n"):
-        assert made(session, moved + code) == (first, 0, 2)
-    session.restart()
-    assert made(session, code)[:2] == (first, 0)
+        assert made(pair, moved + code) == (first, 0, 2)
+    pair.restart()
+    assert made(pair, code)[:2] == (first, 0)
 
 
 def test_lines_are_todays(make_session: Make, tmp_path: Path) -> None:
@@ -147,20 +145,14 @@ def test_lines_are_todays(make_session: Make, tmp_path: Path) -> None:
     assert "line 4 of cell [5]" in str(caught.value.result.divergence)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    ["forged", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("cut", "emptied"))],
-)
-def test_a_damaged_entry_is_compiled_anew(make_session: Make, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_entry_is_compiled_anew(make_session: Make, tmp_path: Path) -> None:
     session = make_session(2, devices_per_process=2, compile_cache=tmp_path)
     session.run(SMALL + F)
     whole, compiled, _ = made(session, "np.asarray(f(x).addressable_data(0)).tolist()")
     assert compiled
     for path in (tmp_path / "programs-1").iterdir():
         entry = path.read_bytes()
-        changed = {"cut": entry[:-100], "forged": entry[:-1] + b"\0", "emptied": b""}[damage]
-        assert changed != entry
-        path.write_bytes(changed)
+        path.write_bytes(entry[:-1] + b"\0")
     session.restart()
     session.run(SMALL + F)
     again, compiled, _ = made(session, "np.asarray(f(x).addressable_data(0)).tolist()")
@@ -199,40 +191,35 @@ def test_where_nothing_can_be_written_each_compiles(make_session: Make, tmp_path
     assert not list((tmp_path / "programs-1").glob("*-*"))
 
 
-def test_an_error_of_the_compiler_is_each_processs_own(make_session: Make, tmp_path: Path) -> None:
-    session = make_session(2, devices_per_process=2, compile_cache=tmp_path)
-    session.run("wrong = jax.jit(lambda a: a + 1, compiler_options={'xla_no_such': 1})")
+def test_an_error_of_the_compiler_is_each_processs_own(pair: Session) -> None:
+    pair.run("wrong = jax.jit(lambda a: a + 1, compiler_options={'xla_no_such': 1})")
     for _ in range(2):
         with pytest.raises(CellError) as caught:
-            session.run("wrong(np.ones(3))")
+            pair.run("wrong(np.ones(3))")
         assert sorted(caught.value.result.errors) == [0, 1]
 
 
-def test_programs_in_another_order_and_in_threads(make_session: Make, tmp_path: Path) -> None:
-    session = make_session(2, devices_per_process=2, compile_cache=tmp_path, pitfalls=False)
-    session.run(
+def test_programs_in_another_order_and_in_threads(pair: Session) -> None:
+    pair.run(
         "from concurrent.futures import ThreadPoolExecutor\n"
         "def make(k):\n    return float(jax.jit(lambda a: (a * k).sum())(np.ones(8)))\n"
         "order = range(20) if process_index else range(19, -1, -1)"
     )
-    values, compiled, loaded = made(session, "sorted(make(k) for k in order)")
+    values, compiled, loaded = made(pair, "sorted(make(k) for k in order)")
     assert values == [[8.0 * k for k in range(20)]] * 2
     assert compiled + loaded == 40
     values, *_ = made(
-        session,
+        pair,
         "with ThreadPoolExecutor(4) as pool:\n"
         "    found = sorted(pool.map(make, [*range(20, 30)] * 2))\nfound",
     )
     assert values == [sorted([8.0 * k for k in range(20, 30)] * 2)] * 2
 
 
-def test_a_handler_compiles_what_its_own_thread_is_compiling(
-    make_session: Make, tmp_path: Path
-) -> None:
-    session = make_session(2, devices_per_process=2, compile_cache=tmp_path)
-    session.run(
+def test_a_handler_compiles_what_its_own_thread_is_compiling(pair: Session) -> None:
+    pair.run(
         "from jaxnb.launch import process_compiling\nimport signal\nfound = []\n"
-        "def make():\n    return float(jax.jit(lambda a: (a * 3).sum())(np.ones(8)))\n"
+        "def make():\n    return float(jax.jit(lambda a: (a * 31).sum())(np.ones(8)))\n"
         "def keep(executable, kept=process_compiling.serialized):\n"
         "    if not found:\n        found.append('due')\n"
         "        signal.raise_signal(signal.SIGALRM)\n"
@@ -240,8 +227,9 @@ def test_a_handler_compiles_what_its_own_thread_is_compiling(
         "signal.signal(signal.SIGALRM, lambda *_: found.append(make()))\n"
         "process_compiling.serialized = keep"
     )
-    values, *_ = made(session, "(make(), found[1:]) if process_index == 0 else None")
-    assert values[0] == (24.0, [24.0])
+    values, *_ = made(pair, "(make(), found[1:]) if process_index == 0 else None")
+    assert values[0] == (248.0, [248.0])
+    pair.restart()
 
 
 CALLS_BACK = """
@@ -255,14 +243,13 @@ def g(a):
 """
 
 
-def test_programs_that_call_back_are_compiled_by_each(make_session: Make, tmp_path: Path) -> None:
+def test_programs_that_call_back_are_compiled_by_each(pair: Session) -> None:
     for _ in range(2):
-        session = make_session(2, devices_per_process=2, compile_cache=tmp_path)
-        session.run(CALLS_BACK)
-        values, compiled, _ = made(session, "float(g(np.float32(1))), len(told)")
+        pair.run(CALLS_BACK)
+        values, compiled, _ = made(pair, "float(g(np.float32(1))), len(told)")
         assert values == [(1.0, 1), (2.0, 1)]
         assert compiled >= 2
-        session.close()
+        pair.restart()
 
 
 @pytest.mark.thorough

@@ -90,20 +90,6 @@ def test_a_breakpoint_stops_one_process_and_others_wait_for_it(kernel: AskedKern
     assert kernel.run("%spmd print(n)").text == "[0] 0\n[1] 12\n"
 
 
-@pytest.mark.thorough  # test_panel.py has the words
-def test_the_panel_says_who_is_at_a_breakpoint(kernel: AskedKernel) -> None:
-    def answer_when_it_is_said() -> None:
-        said = ""
-        while "process 1 has been at line 3: `breakpoint()`" not in said.lower():
-            content = kernel.client.get_iopub_msg(timeout=PATIENT_SECONDS)["content"]
-            said = content.get("data", {}).get("text/plain", "")
-        assert "at a breakpoint" in said
-        kernel.client.input("continue")
-
-    code = f"%%spmd\nif process_index == 1:\n    breakpoint()\n{TOTAL[7:]}"
-    assert not kernel.run(code, answer_when_it_is_said).error
-
-
 def test_breakpoints_of_several_processes_come_one_after_the_other(kernel: AskedKernel) -> None:
     code = "%%spmd\nimport pdb\npdb.set_trace()\nprint('over')"
     ran = kernel.run(code, "l", "p process_index", "c", "l", "p process_index", "c")

@@ -50,28 +50,6 @@ def test_one_that_fails_is_left_out_and_told(session: Session, name: str) -> Non
         )
 
 
-@pytest.mark.filterwarnings("ignore::jaxnb.errors.PitfallWarning")
-def test_a_device_that_tells_nothing_of_its_memory_costs_no_result(session: Session) -> None:
-    """As a sick GPU of one process: at the cell's begin, at its end, or amid it."""
-    session.run(
-        "kind, said = type(jax.local_devices()[0]), []\n"
-        "healthy = kind.memory_stats\n"
-        "def sick(device): raise jax.errors.JaxRuntimeError('INTERNAL: the device is lost')"
-    )
-    falls_ill = "if process_index == 1: kind.memory_stats = sick"
-    try:
-        results = [session.run(f"{falls_ill}\nprint('said')\n40 + 2") for _ in range(2)]
-        with pytest.raises(CellError, match="ZeroDivisionError"):
-            session.run("1 / 0")
-    finally:
-        session.run("kind.memory_stats = healthy")
-    assert [(each.value, each.stdout) for each in results] == [(42, "[0-3] said\n")] * 2
-    (told,) = [each for result in results for each in result.pitfalls]
-    assert "left MemoryOfCells out of the cell" in told.message
-    assert "INTERNAL: the device is lost" in told.message
-    assert session.run("z = jnp.ones(1 << 20)").per_process[1].memory
-
-
 @pytest.mark.parametrize("name", FIELDS)
 def test_cells_run_without(session: Session, name: str) -> None:
     session.run(

@@ -51,12 +51,6 @@ def test_arrays_that_are_lost_are_not_taken_for_something_else(session: Session)
     assert "lost: `some['lost']`" in some
 
 
-def test_what_is_no_name_is_told_what_to_type(session: Session) -> None:
-    with pytest.raises(UsageError, match=r"`%spmd tree = …`, then `%spmd_layout tree`") as raised:
-        session.layout('{"a": x}')
-    assert "moved" not in str(raised.value)
-
-
 HALVES = """
 half = jax.devices()[:4] if process_index < 2 else jax.devices()[4:]
 mesh = jax.make_mesh((4,), ("d",), devices=half, axis_types=(jax.sharding.AxisType.Auto,))
@@ -205,22 +199,6 @@ def test_an_array_that_one_process_has_deleted_is_there_on_the_others(session: S
     session.run("mine.delete()", ranks=[0, 2, 3])
     assert "gone" not in str(session.layout("mine"))
     assert "deleted" in str(session.layout("mine"))
-
-
-def test_what_some_have_not_is_shown_by_what_can_be_typed(session: Session) -> None:
-    session.run("some = jnp.ones(3)", ranks=[1, 2])
-    session.run("whole = jnp.ones(3)")
-    with pytest.raises(UsageError, match=r"have? no `some`.*type `%spmd --ranks 1-2 some`"):
-        session.layout("some")
-    with pytest.raises(UsageError, match=r"for anything else type `%spmd whole\.T`"):
-        session.layout("whole.T")
-
-
-def test_what_is_no_pytree_is_nobodys_fault(session: Session) -> None:
-    session.run("odd = {(lambda: 1): jnp.ones(2), 'w': 1}")
-    with pytest.raises(UsageError, match="not a pytree: JAX sorts the keys of dicts") as caught:
-        session.layout("odd")
-    assert "process 0 " not in str(caught.value).lower()
 
 
 def test_what_holds_itself_is_refused(session: Session) -> None:

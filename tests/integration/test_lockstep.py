@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import stat
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -103,17 +102,6 @@ def test_words_are_agreed_on(group: Group) -> None:
 
     for answers in group.pool.map(loop, group.lines):
         assert answers == [Go(n) for n in range(1, 201)]
-
-
-def test_one_that_raises_stops_all(group: Group) -> None:
-    group.begin()
-    asked = [group.ask(i, word()) for i in (0, 1, 2)]
-    group.lines[3].leave(End("NameError: los"))
-    stops = {of(each) for each in asked}
-    (stop,) = stops
-    assert isinstance(stop, Stop)
-    assert stop.kind == "left"
-    assert stop.sides[-1].end == End("NameError: los")
 
 
 def test_an_interrupt_stops_who_waits_and_presses_who_does_not(group: Group) -> None:
@@ -264,37 +252,6 @@ def others_of(
     return asked, come
 
 
-@HOSTS
-@pytest.mark.parametrize("are_there", [False, True], ids=["before the others", "after them"])
-def test_whenever_a_handler_raises_all_make_a_dispatch_or_none_does(
-    tmp_path: Path, are_there: bool, host: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What all were let make is made, and then raised; else it is raised, and the others wait."""
-    monkeypatch.setattr(signal, "getsignal", {signal.SIGUSR1: alarm}.get)
-    group = Group(tmp_path, (1, 2, 3), host)
-    lockstep = Silent(0, COUNT, lambda: group.path)
-    lockstep.begin(CELL, ALL)
-    group.begin()
-    what = Word(ALL, (7).to_bytes(16, "little"), bytes(16), 1)
-    outcomes = set()
-    for step in range(1, 90):
-        asked, come = others_of(group, what, are_there=are_there)
-        was_made, has_raised, has_come = made_and_struck(lockstep, step, come)
-        outcomes.add((was_made, has_raised))
-        if not was_made:
-            assert made_and_struck(lockstep, 0, come) == (True, False, True)
-        assert all(isinstance(of(each), Go) for each in asked)
-        if not has_come:
-            break
-        assert has_raised
-    else:
-        pytest.fail("it never got by")
-    group.close()
-    assert lockstep._line is not None
-    lockstep._line.close()
-    assert outcomes == {(False, True), (True, True), (True, False)}
-
-
 def have_been_let_go(group: Group, asked: list[Future[Go | Stop]]) -> bool:
     """Waits until all of these have an answer, or all wait for the one process that is missing."""
 
@@ -305,12 +262,29 @@ def have_been_let_go(group: Group, asked: list[Future[Go | Stop]]) -> bool:
     return all(each.done() for each in asked)
 
 
+@pytest.mark.parametrize(
+    ("host", "by_thread"),
+    [
+        pytest.param(None, False, id="unix"),
+        pytest.param("127.0.0.1", False, id="tcp", marks=pytest.mark.thorough),
+        pytest.param(None, True, id="by a thread"),
+    ],
+)
 @pytest.mark.parametrize("are_there", [False, True], ids=["before the others", "after them"])
-def test_whatever_a_thread_sets_in_another_no_grant_is_lost(
-    tmp_path: Path, are_there: bool
+def test_whenever_a_handler_raises_all_make_a_dispatch_or_none_does(
+    tmp_path: Path,
+    are_there: bool,
+    host: str | None,
+    by_thread: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As ``PyThreadState_SetAsyncExc`` does: it is raised wherever Python looks."""
-    group = Group(tmp_path, (1, 2, 3))
+    """What all were let make is made, and then raised; else it is raised, and the others wait.
+
+    What another thread sets, as ``PyThreadState_SetAsyncExc`` does, is raised wherever Python
+    looks: no grant is lost.
+    """
+    monkeypatch.setattr(signal, "getsignal", {signal.SIGUSR1: alarm}.get)
+    group = Group(tmp_path, (1, 2, 3), host)
     lockstep = Silent(0, COUNT, lambda: group.path)
     lockstep.begin(CELL, ALL)
     group.begin()
@@ -318,10 +292,11 @@ def test_whatever_a_thread_sets_in_another_no_grant_is_lost(
     outcomes = set()
     for step in range(1, 120):
         asked, come = others_of(group, what, are_there=are_there)
-        was_made, has_raised, has_come = made_and_struck(lockstep, step, come, by_thread=True)
+        was_made, has_raised, has_come = made_and_struck(lockstep, step, come, by_thread=by_thread)
         outcomes.add((was_made, has_raised))
-        come()
-        if not was_made and not have_been_let_go(group, asked):
+        if by_thread:
+            come()
+        if not was_made and not (by_thread and have_been_let_go(group, asked)):
             assert made_and_struck(lockstep, 0, come) == (True, False, True)
         assert all(isinstance(of(each), Go) for each in asked)
         if not has_come:
@@ -511,32 +486,6 @@ def test_who_only_connects_keeps_nobody_out(tmp_path: Path) -> None:
     group.close()
     for each in strangers:
         each.close()
-
-
-DIES = """
-import sys
-from pathlib import Path
-from jaxnb.lockstep.process_connection import Line
-line = Line(Path(sys.argv[1]), 3, 4)
-line.begin(3, (0, 1, 2, 3))
-print("begun", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_a_process_that_is_killed_is_dead(tmp_path: Path) -> None:
-    group = Group(tmp_path, lines=(0, 1, 2))
-    process = subprocess.Popen(
-        [sys.executable, "-c", DIES, str(group.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"begun\n"
-    group.begin()
-    asked = [group.ask(i, word()) for i in (0, 1, 2)]
-    process.send_signal(signal.SIGKILL)
-    assert [getattr(of(each), "kind", None) for each in asked] == ["dead"] * 3
-    process.communicate()
-    group.close()
 
 
 def test_all_are_told_the_same_of_words_that_differ(group: Group) -> None:

@@ -60,12 +60,6 @@ def test_a_line(nb: Notebook) -> None:
     assert "all-reduce  x         4  f32[8]" in nb.good(lines).text
 
 
-def test_a_plan_in_a_notebook_takes_cells_along(nb: Notebook) -> None:
-    shown = nb.good(PLAN)
-    assert ROW in shown.text
-    assert nb.good("%spmd jax.device_count()").text.startswith("4")
-
-
 def test_errors_show_the_lines_of_the_notebook(nb: Notebook) -> None:
     message = nb.bad("%%spmd_collectives --devices 8\n\nx = 3\nmlp(x, y, 3)", "NotCompiledError")
     assert "NameError: name 'y' is not defined" in message
@@ -97,9 +91,3 @@ def test_comparing_shardings(nb: Notebook) -> None:
     loud = nb.good("%spmd_compare loud(x) --spec a=P('x') --no-run")
     assert "<summary>1 line of output</summary>" in loud.html.replace("<b>", "").replace("</b>", "")
     assert [o for o in loud.node.outputs if o.output_type == "stream"] == []
-
-
-def test_what_the_magic_cannot_compare(nb: Notebook) -> None:
-    assert "there is no sharding to compare" in nb.bad("%spmd_compare mlp(x, w1, w2)")
-    assert "`mlp` is not a call" in nb.bad("%spmd_compare mlp --spec a=P()")
-    assert "usage: %spmd_compare CALL [--spec NAME=SPECS]" in nb.good("%spmd_compare -h").text

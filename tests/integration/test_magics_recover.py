@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from integration.test_magics import Notebook, kernel
-from support.fixtures import until
 
 MAKE = """%%spmd
 mesh = jax.make_mesh((3,), ('x',))
@@ -37,14 +36,6 @@ def group(module_group: Notebook) -> Notebook:
     return module_group
 
 
-@pytest.fixture
-def own_group() -> Iterator[Notebook]:
-    """A kernel with a group that a test may break."""
-    for notebook in kernel_with_group():
-        notebook.good(MAKE)
-        yield notebook
-
-
 def test_recover_says_what_was_kept(group: Notebook) -> None:
     group.good("%spmd y = x * 2")
     shown = group.good("%spmd_recover").text
@@ -54,35 +45,12 @@ def test_recover_says_what_was_kept(group: Notebook) -> None:
     assert "30.0" in group.good("%spmd float(total(y))").text
 
 
-def test_recover_has_help_and_needs_a_group(group: Notebook) -> None:
-    assert "usage: %spmd_recover" in group.good("%spmd_recover --help").text
-    for notebook in kernel():
-        assert notebook.bad("%spmd_recover").startswith("There is no group of processes.")
-
-
-def test_where_tells_the_stacks(group: Notebook) -> None:
-    ask = "print(sorted(spmd.where()))"
-    # Who answers within a second is told: on a busy machine some day all do.
-    until(lambda: "[0, 1, 2]" in group.good(ask).text, "an answer of all processes")
-
-
 CROSSED = """from jax.experimental import multihost_utils as mh
 if process_index == 0:
     mh.process_allgather(np.ones(3))
 else:
     float(total(x))
 """
-
-
-@pytest.mark.timing
-def test_where_processes_are_is_shown_in_one_place(group: Notebook) -> None:
-    group.good("import jaxnb.session.panel as panel; panel.WAIT_SECONDS = 1.0")
-    cell = group.run(f"%%spmd --check off --timeout 5\n{CROSSED}")
-    assert cell.reply["ename"] == "CellTimeoutError"
-    assert "mh.process_allgather(np.ones(3))" in cell.html
-    assert "Where the processes are" in cell.html
-    group.good("%spmd_recover")
-    assert "15.0" in group.good("%spmd float(total(x))").text
 
 
 @pytest.mark.timing
@@ -103,29 +71,6 @@ def test_where_processes_are_is_shown_in_the_card_of_a_background_cell(group: No
     group.good("%spmd_recover")
 
 
-SWALLOWS = """import time
-while True:
-    try: time.sleep(1000)
-    except KeyboardInterrupt: pass
-"""
-
-
-@pytest.mark.timing
-def test_a_background_cell_says_how_it_is_interrupted_again(group: Notebook) -> None:
-    group.good(
-        "said = []\nimport jaxnb.magics.background as background\n"
-        "def note(view, text): said.append(text)\nbackground.CardView.notice = note"
-    )
-    group.good(f"%%spmd --async --out handle\n{SWALLOWS}")
-    for presses in (1, 2):
-        until(lambda: "cell [" in group.good("print(spmd.where(), spmd.state)").text, "it ran")
-        group.good("%spmd_interrupt")
-        until(lambda n=presses: int(group.good("print(len(said))").text) >= n, "it was said")
-    told, *_ = group.good("print(*said, sep='|')").text.split("|")
-    assert "caught the interrupt and went on: they are at line 4" in told
-    assert "`%spmd_interrupt` again (earlier ones count once) to interrupt" in told
-
-
 PART = "if process_index == 1:\n    y = x * 2\nelse:\n    y = x + 1"
 
 
@@ -137,19 +82,6 @@ def test_processes_that_would_part_are_stopped(group: Notebook) -> None:
     assert "agree" not in group.good(f"%%spmd --check off\n{PART}").text
     assert "15.0" in group.good("%spmd float(total(x))").text
     assert "'strict', the default" in group.bad("%%spmd --check record\n1", "UsageError")
-
-
-@pytest.mark.thorough
-def test_a_dead_process_is_replaced_and_the_cells_can_be_replayed(own_group: Notebook) -> None:
-    group = own_group
-    group.bad("%%spmd\nimport os\nif process_index == 1: os._exit(3)\nfloat(total(x))",
-              "ProcessDiedError")  # fmt: skip
-    shown = group.good("%spmd_recover").text
-    assert "process 1" in shown
-    assert "`x`" in shown
-    group.bad("%spmd float(total(x))", "CellError")
-    group.good("%spmd_restart --replay")
-    assert "15.0" in group.good("%spmd float(total(x))").text
 
 
 def test_an_interrupted_recovery_shows_its_card(group: Notebook) -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from jaxnb.arrays.gathered import GatheredArray
-from jaxnb.arrays.lost import PerProcess
 from jaxnb.cells.result import Agreement
 from jaxnb.session import Session
 
@@ -35,34 +34,3 @@ def test_an_array_of_one_process_is_one_array(session: Session, name: str) -> No
     result = session.run(name)
     assert result.agreement is (Agreement.SHARDED if name == "split" else Agreement.SAME)
     np.testing.assert_array_equal(result.value, EIGHT)
-
-
-def test_equal_arrays_of_each_process_are_one_value(session: Session) -> None:
-    session.run(MAKE)
-    pulled = session.pull("equal")
-    assert {shard.process_index for shard in pulled.shards} == {0}
-    np.testing.assert_array_equal(pulled, EIGHT)
-    assert session.run("equal").agreement is Agreement.SAME
-
-
-def test_different_arrays_of_each_process_come_by_process(session: Session) -> None:
-    session.run(MAKE)
-    pulled = session.pull("different")
-    assert isinstance(pulled, PerProcess)
-    for index in range(4):
-        np.testing.assert_array_equal(pulled[index], EIGHT + index)
-    assert session.run("different").agreement is Agreement.DIFFERENT
-
-
-def test_both_kinds_in_one_tree(session: Session) -> None:
-    session.run(MAKE)
-    pulled = session.pull("tree", lazy=False)
-    assert set(pulled) == {"split", "equal"}
-    np.testing.assert_array_equal(pulled["split"], EIGHT)
-    np.testing.assert_array_equal(pulled["equal"], EIGHT)
-
-
-def test_an_array_pushed_to_one_process_comes_back(session: Session) -> None:
-    session.run(MAKE)
-    session.push(pushed=EIGHT, spec=("z",), mesh="first")
-    np.testing.assert_array_equal(session.pull("pushed", lazy=False), EIGHT)

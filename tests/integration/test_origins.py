@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 
 import jaxnb
@@ -88,14 +87,6 @@ def test_origins_outlive_the_backend(group: Session) -> None:
     assert "process 0 passed `y['w']` (made at line" in said(group, wrong)
 
 
-@pytest.mark.thorough
-def test_pushed_arrays_have_them(group: Session) -> None:
-    ones = np.ones((8, 2), np.float32)
-    group.push(v=ones, u=2 * ones, spec=("d", None), mesh="mesh")
-    assert said(group, "float(total(v)), float(total(u));") == ""
-    assert "(made by a push" in said(group, "float(total(v if process_index else u));")
-
-
 def test_arrays_without_a_record_are_not_compared(group: Session) -> None:
     """Nobody can tell whether they are parts of one array: healthy code would be accused."""
     assert said(group, "o, p = step(x), step(x)", check="off") == ""
@@ -125,24 +116,3 @@ await asyncio.gather(*[one(k, (i + process_index) % 3) for i, k in enumerate("ab
         "[float(total(done[k])) for k in 'abc'];",
     )
     assert said(group, *cells) == ""
-
-
-@pytest.mark.thorough
-def test_jax_counts_as_many_calls_of_its_python_path_as_without_a_recorder(group: Session) -> None:
-    """What JAX's own ``test_process_allgather_cache_hit`` and ``test_no_python_shard_arg_fallback``
-    count: that package's test utilities need absl."""
-    code = """
-import collections
-from jax._src import util
-from jax.experimental import multihost_utils
-events, before = collections.Counter(), util.test_event_listener
-util.test_event_listener = lambda name, *rest: events.update([name])
-for host in (np.ones((3, 2)), np.zeros((3, 2))):
-    multihost_utils.process_allgather(host, tiled=False)
-misses, f = events["jit_cpp_cache_miss"], jax.jit(lambda x: x * 2)
-before_f = events["_array_shard_arg"]
-f(x), f(x)
-util.test_event_listener = before
-misses, events["_array_shard_arg"] - before_f
-"""
-    assert group.run(code).value == (1, 1)

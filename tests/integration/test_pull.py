@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,13 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from integration.conftest import gate_runs
 from jaxnb.arrays import card_transfer, pulling
 from jaxnb.arrays.gathered import GatheredArray
 from jaxnb.arrays.lost import PerProcess, Record
 from jaxnb.arrays.moving import Move
 from jaxnb.arrays.pulling import (
-    EAGER_BYTES,
     NotMovedWarning,
     OriginsDifferWarning,
     ReplicasDifferWarning,
@@ -36,7 +32,17 @@ from jaxnb.errors import (
     UsageError,
 )
 from jaxnb.session import Session
-from support.arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_transfers, whole
+from support.arrays import (
+    ALL,
+    DTYPES,
+    MESH,
+    SOME,
+    assert_same,
+    dtype_of,
+    layouts,
+    open_transfers,
+    whole,
+)
 from support.fixtures import PATIENT_SECONDS, until
 
 
@@ -70,58 +76,28 @@ def moved_bytes(moved: list[Sequence[Move]]) -> int:
 LAYOUTS: dict[str, tuple[str, np.ndarray]] = {
     "sharded": ('make((16, 10), "data", "model")', whole((16, 10))),
     "by both axes": ('make((16, 10), ("data", "model"))', whole((16, 10))),
-    "by both the other way": ('make((3, 16), None, ("model", "data"))', whole((3, 16))),
     "partly replicated": ('make((16, 10), "data")', whole((16, 10))),
     "partly over processes": ('make((16, 10), None, "model")', whole((16, 10))),
     "replicated": ("make((16, 10))", whole((16, 10))),
     "of no dimensions": ("make(())", whole(())),
-    "of one element": ("make((1, 1))", whole((1, 1))),
-    "of four dimensions": (
-        'make((4, 2, 3, 12), "data", None, None, "model")', whole((4, 2, 3, 12))
-    ),
     "empty, sharded": ('make((0, 6), "data", "model")', whole((0, 6))),
-    "empty along the other": ('make((8, 0), "data")', whole((8, 0))),
-    "empty, replicated": ("make((0,))", whole((0,))),
     "devices in another order": (
         'make((16, 10), "data", "model",'
         ' on=Mesh(mesh.devices[::-1, ::-1].T.reshape(4, 2), ("data", "model")))',
         whole((16, 10)),
     ),
-    "an axis of size 1": (
-        'make((8, 4), "a", "one", on=mesh_of("Auto", (8, 1), ("a", "one")))', whole((8, 4))
-    ),
-    "of a computation": (
-        'jax.jit(lambda x: (x * 2).T)(make((16, 10), "data", "model"))', whole((16, 10)).T * 2
-    ),
     "explicit": ('make((16, 10), "data", "model", on=mesh_of("Explicit"))', whole((16, 10))),
-    "explicit, of a computation": (
-        'make((16, 10), "data", on=mesh_of("Explicit")).T + 1', whole((16, 10)).T + 1
-    ),
-    "of shard_map": (
-        'jax.shard_map(lambda x: x * 2, mesh=mesh, in_specs=P("data"),'
-        ' out_specs=P("data"))(make((16, 10), "data"))',
-        whole((16, 10)) * 2,
-    ),
     "on one device": ("jnp.arange(12.0).reshape(3, 4)", whole((3, 4), start=0)),
-    "put on one device": ("jax.device_put(np.ones(5), jax.local_devices()[1])",
-                          np.ones(5, np.float32)),
     "process-local, sharded": (
         'make((4, 3), "a", on=Mesh(np.array(jax.local_devices()), ("a",)))', whole((4, 3))
     ),
-    "process-local, replicated": (
-        'make((4,), on=Mesh(np.array(jax.local_devices()), ("a",)))', whole((4,))
-    ),
     "host memory, pinned": ('make((16, 10), "data", kind="pinned_host")', whole((16, 10))),
-    "host memory, unpinned": (
-        'make((16, 10), "data", "model", kind="unpinned_host")', whole((16, 10))
-    ),
     "column-major": (
         "jax.device_put(np.arange(12.0).reshape(3, 4), jax.experimental.layout.Format("
         "jax.experimental.layout.Layout((1, 0)), SingleDeviceSharding(jax.local_devices()[0])))",
         whole((3, 4), start=0),
     ),
     "some processes, sharded": ('make_some((8, 6), "a", "b")', whole((8, 6), start=0)),
-    "some processes, partly": ('make_some((8, 6), None, "b")', whole((8, 6), start=0)),
     "some processes, replicated": ("make_some((3,))", whole((3,), start=0)),
 }  # fmt: skip
 
@@ -154,30 +130,16 @@ def test_dtypes(session: Session, name: str) -> None:
         assert_same(session.pull("local", ranks=[i]), expected[2 * i : 2 * i + 2])
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "int4", "bool"])
-def test_large_arrays_come_when_they_are_used(session: Session, name: str) -> None:
-    session.run(MESH + f'x = make((1024, 2050), "data", "model", dtype=jnp.dtype("{name}"));')
-    found = session.pull("x")
-    assert found.nbytes > EAGER_BYTES
-    assert not found.is_here
-    assert_same(found, whole((1024, 2050), dtype_of(name)))
-    assert found.is_here
-
-
 KEYS = {
-    "single": "jax.random.key(3, impl=impl)",
     "several": "jax.random.split(jax.random.key(3, impl=impl), (3, 2))",
     "sharded": "spread(P('data'))",
-    "partly replicated": "spread(P(None, 'model'))",
-    "replicated": "spread(P())",
 }
 
 
 @pytest.mark.parametrize("layout", KEYS)
-@pytest.mark.parametrize("impl", gate_runs(["threefry2x32"], ["threefry2x32", "rbg"]))
-def test_keys_come_as_their_words(session: Session, impl: str, layout: str) -> None:
+def test_keys_come_as_their_words(session: Session, layout: str) -> None:
     session.run(
-        MESH + f"impl = '{impl}'\n"
+        MESH + "impl = 'threefry2x32'\n"
         "make_keys = lambda: jax.random.split(jax.random.key(3, impl=impl), (4, 2))\n"
         "def spread(spec):\n"
         "    return jax.jit(make_keys, out_shardings=NamedSharding(mesh, spec))()\n"
@@ -244,9 +206,6 @@ def test_trees(session: Session, classes: ModuleType) -> None:
     assert_same(state["meta"].pop("np"), np.arange(4, dtype=np.int16))
     assert state["meta"] == {"n": 3, "text": "ż", 5: 2.5, None: True}
     assert_same(session.pull("state['opt'][0].mu[2:4, 0]"), whole((8, 6))[2:4, 0])
-    assert repr(first.w) == (
-        "<GatheredArray float32[8, 6] P('data', 'model') of state, over 4 processes, data here>"
-    )
 
 
 def test_large_trees_keep_their_arrays_there(
@@ -277,28 +236,15 @@ def test_classes_of_a_cell_come_as_records(session: Session) -> None:
             inner: typing.Any
         class State(typing.NamedTuple):
             step: typing.Any
-            text: str
-        @jax.tree_util.register_pytree_with_keys_class
-        class Pair:
-            def __init__(self, a, b):
-                self.a, self.b = a, b
-            def tree_flatten_with_keys(self):
-                key = jax.tree_util.GetAttrKey
-                return ((key("a"), self.a), (key("b"), self.b)), None
-            @classmethod
-            def tree_unflatten(cls, aux, children):
-                return cls(*children)
-        model = Model(make((8,), "data"), [State(jnp.int32(3), "s"), Pair(1, make((4,)))])
+            b: typing.Any
+        model = Model(make((8,), "data"), [State(jnp.int32(3), make((4,)))])
     """))  # fmt: skip
     model = session.pull("model")
     assert isinstance(model, Record)
     assert list(model) == ["w", "inner"]
     assert_same(model.w, whole((8,)))
-    state, pair = model.inner
-    assert (int(state.step), state["text"], pair.a) == (3, "s", 1)
-    assert_same(pair.b, whole((4,)))
-    assert_same(session.pull("model.inner[1].b[1:3]"), whole((4,))[1:3])
-    assert repr(state).startswith("State(step=")
+    assert int(model.inner[0].step) == 3
+    assert_same(session.pull("model.inner[0].b[1:3]"), whole((4,))[1:3])
     with pytest.raises(AttributeError, match=r"Model has no part 'v'; it has w, inner"):
         model.v  # noqa: B018
 
@@ -309,13 +255,10 @@ def test_names_follow_attributes_and_subscripts(session: Session) -> None:
     assert session.pull("n.a['k'][1][2]") == "two"
     assert session.pull("n.a['k'][-1][3, 4]") == "t"
     assert session.pull("n.a['k'][:1]") == [1]
-    session.run("floats = {1.5: 'f', -2.0: 'g'}")
-    assert session.pull("floats[1.5]") + session.pull("floats[-2.0]") == "fg"
     np.testing.assert_array_equal(
         session.pull("n.b[1:, ::2]"), np.arange(12).reshape(3, 4)[1:, ::2]
     )
     assert session.pull(" n.b[-1, -1] ") == 11
-    assert session["n.a"] == {"k": [1, {2: "two", (3, 4): "t"}]}
 
 
 @pytest.mark.parametrize(
@@ -325,11 +268,8 @@ def test_names_follow_attributes_and_subscripts(session: Session) -> None:
         "np.asfortranarray(np.arange(200_000.0).reshape(400, 500))",
         "np.ma.masked_array(np.arange(100_000.0), np.arange(100_000) % 3 == 0)",
         "np.zeros(20_000, [('a', 'i4'), ('b', 'f8')])",
-        "np.arange(100_000).astype('M8[s]')",
-        "np.array(['a', 'bcd'] * 50_000)",
         "np.array([1, 'a', None], object)",
         "np.arange(8.0).astype(jnp.bfloat16)",
-        "np.float32(2.5)",
         "[np.arange(100_000)] * 2",
     ],
 )
@@ -385,28 +325,6 @@ def test_large_values_of_cells_are_fetched(session: Session) -> None:
     with pytest.raises(JaxnbError, match="another value"):
         np.asarray(mine[2]["far"])
     assert_same(mine[2]["far"][4:6], whole((8, 6))[4:6])  # what process 2 has
-
-
-def test_values_that_are_too_large_to_compare(session: Session) -> None:
-    """Over 64 MiB: the process's own value is there, its global arrays too."""
-    result = session.run(
-        MESH + "[np.full((65, 1 << 20), 7, np.uint8), make((8, 6), 'data', 'model')]"
-    )
-    large, far = result.per_process[1].value
-    assert large.shape == (65, 1 << 20)
-    assert (large[-1] == 7).all()
-    assert_same(far[2:4], whole((8, 6))[2:4])
-    assert_same(far.shards[2].data, whole((8, 6))[2:4, :3])
-
-
-def test_a_large_array_as_a_value(session: Session) -> None:
-    result = session.run(MESH + "make((1 << 20, 2), 'data')")
-    assert not result.value.is_here
-    assert_same(result.value[5:1000:7], whole((1 << 20, 2))[5:1000:7].copy())
-    assert_same(result.value, whole((1 << 20, 2)))
-    local = session.run("jnp.arange(1 << 19) + process_index")
-    for i in ALL:
-        assert_same(local.value[i], np.arange(1 << 19, dtype=np.int32) + i)
 
 
 # ---------------------------------------------------------------------- no collective
@@ -499,29 +417,6 @@ def test_each_element_travels_once(
     assert len(moved[0]) == len(givers)
 
 
-def test_processes_are_asked_for_first_replicas_only(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session.run(MESH + "x = make((1024, 512), None, 'model')\nlocal = jnp.ones((512, 513));")
-    asked: list[dict[int, Any]] = []
-    from jaxnb.wire.asking import Channel
-
-    ask = Channel.ask
-    monkeypatch.setattr(
-        Channel, "ask", lambda self, requests, *rest, **named: asked.append(dict(requests))
-        or ask(self, requests, *rest, **named)
-    )  # fmt: skip
-    np.asarray(session.pull("x"))
-    np.asarray(session.pull("local"))
-    exposing = [
-        a for a in asked if all(getattr(r, "function", "").endswith(".expose") for r in a.values())
-    ]
-    first, second = exposing
-    parts = {i: each.arguments["request"].parts for i, each in first.items()}
-    assert {i: [p.device_id for p in those] for i, those in parts.items()} == {0: [0, 1]}
-    assert list(second) == [0]  # all have the same: one gives it
-
-
 SLICES = {
     "x[..., :3]": 1024 * 3,
     "x[0]": 512,
@@ -561,22 +456,6 @@ def test_slices_move_what_they_take(
         assert moved_bytes(moved) == SLICES[text] * 4
 
 
-def test_a_slice_of_a_slice(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulling, "EAGER_BYTES", 0)  # else its data come with the answer
-    session.run(MESH + "x = make((1024, 512), 'data', 'model');")
-    half = session.pull("x[::2]")
-    assert half.shape == (512, 512)
-    assert repr(half) == (
-        "<GatheredArray float32[512, 512] of x[::2] (float32[1024, 512] P('data', 'model')), over "
-        "4 processes, data there until used>"
-    )
-    with spying(session, monkeypatch) as moved:
-        np.testing.assert_array_equal(half[10:12, -1], whole((1024, 512))[20:24:2, -1])
-        assert moved_bytes(moved) == 8
-    assert_same(half, whole((1024, 512))[::2].copy())
-    assert_same(half.shards[1].data, whole((1024, 512))[:256, 256:].copy())  # the base's
-
-
 def test_indices_out_of_range(session: Session) -> None:
     session.run(MESH + "x = make((8, 6), 'data', 'model');")
     message = r"`x\[8\]`: index 8 is out of bounds for axis 0 with size 8; the array has shape"
@@ -608,30 +487,6 @@ def test_replicas_that_differ(session: Session) -> None:
     assert_same(array.shards[-1].data, np.ones((4, 3), np.float32))
 
 
-@pytest.mark.parametrize(
-    "pull",
-    [
-        lambda session: session["x"],
-        lambda session: session.pull("x", lazy=False),
-        lambda session: session.pull("tree"),
-        lambda session: session.pull("other"),
-    ],
-    ids=["item", "not lazy", "in a tree", "in one process"],
-)
-def test_the_warning_points_at_the_line_that_asked(
-    session: Session, pull: Callable[[Session], Any]
-) -> None:
-    session.run(MESH + REPLICAS + "x = replicas(P(), process_index)\ntree = [x, 1]\n"
-                "other = (jax.make_array_from_single_device_arrays((2,), NamedSharding(Mesh("
-                "np.array(jax.local_devices()), ('a',)), P()), [jax.device_put(np.full(2, 9.0 * i"
-                " * process_index), d) for i, d in enumerate(jax.local_devices())]))")  # fmt: skip
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        pull(session)
-    assert {(w.category, w.filename) for w in caught} == {(ReplicasDifferWarning, __file__)}
-    assert {w.lineno for w in caught} == {pull.__code__.co_firstlineno}
-
-
 def test_replicas_of_one_process_that_differ(session: Session) -> None:
     session.run(MESH + "x = jax.make_array_from_single_device_arrays((2,), NamedSharding(Mesh("
                 "np.array(jax.local_devices()), ('a',)), P()), [jax.device_put(np.full(2, 9.0 * i"
@@ -640,50 +495,6 @@ def test_replicas_of_one_process_that_differ(session: Session) -> None:
     with pytest.warns(ReplicasDifferWarning, match=r"\[0:2\]: device 4096 ≠ device 4097\. JAX"):
         array = session.pull("x")
     assert_same(array.shards[1].data, np.full(2, 9, np.float32))
-
-
-def test_equal_replicas_are_silent(session: Session) -> None:
-    session.run(MESH + REPLICAS + "x = replicas(P(), 3)\ny = replicas(P('data'), process_index)")
-    session.pull("x")
-    assert_same(session.pull("y"), np.repeat(np.arange(4.0, dtype=np.float32), 3).reshape(4, 3))
-
-
-# ---------------------------------------------------------------------- as NumPy
-
-
-@pytest.fixture
-def x(session: Session) -> GatheredArray:
-    """8 × 6 numbers, not here yet."""
-    session.run(MESH + "x = make((8, 6), 'data', 'model');")
-    array = session.pull("x")
-    forget(array)
-    return array
-
-
-X = whole((8, 6))
-
-
-def test_jax_of_the_notebook_takes_it(x: GatheredArray) -> None:
-    import jax.numpy as jnp
-
-    assert_same(jnp.abs(jnp.asarray(x)), X)
-    assert_same(jnp.zeros((8, 6)) + x, X)
-    # JAX takes no other classes for arrays; when this fails, it does.
-    with pytest.raises(TypeError, match="not a valid JAX type"):
-        jnp.abs(x)
-
-
-def test_matplotlib_takes_it(session: Session, x: GatheredArray) -> None:
-    from matplotlib.figure import Figure
-
-    axes = Figure().subplots()
-    row = session.pull("x[0]")
-    forget(row)
-    (line,) = axes.plot(row, row[::-1])
-    assert_same(np.asarray(line.get_xdata(), np.float32), X[0])
-    assert_same(axes.imshow(x).get_array().data, X)
-    axes.hist(row)
-    axes.figure.draw_without_rendering()
 
 
 # ---------------------------------------------------------------------- lifetimes
@@ -829,15 +640,6 @@ def test_values_that_differ(session: Session) -> None:
     assert_same(session.pull("mixed['x']"), whole((8, 6)))
 
 
-def test_local_arrays_that_are_equal_are_one(session: Session) -> None:
-    session.run("x = jnp.arange(5) * 2\ny = jax.device_put(x, jax.local_devices()[1])\n"
-                "z = y if process_index == 2 else x")  # fmt: skip
-    for name in "xyz":
-        found = session.pull(name)
-        assert isinstance(found, GatheredArray)
-        assert_same(found, np.arange(0, 10, 2, dtype=np.int32))
-
-
 def test_part_of_a_global_array(session: Session) -> None:
     session.run(MESH + "x = make((8, 6), 'data')\ny = make((8, 6));")
     part = session.pull("x", ranks=[1, 2])
@@ -877,15 +679,10 @@ def test_names_that_some_processes_lack(session: Session) -> None:
     ("code", "says"),
     [
         ("x = (i for i in ())", "generator"),
-        ("x = lambda: 1", "defined in a cell"),
         ("import threading\nx = threading.Lock()", "lock"),
-        ("class C: pass\nx = C()", "defined in a cell: C"),
-        ("class C: pass\nx = C", "defined in a cell: C"),
         ("x = np", "module"),
-        ("class E(Exception): pass\nx = E()", "defined in a cell: E"),
         ("leak = []\njax.jit(lambda y: leak.append(y) or y)(1.0);\nx = leak[0]", "tracer"),
     ],
-    ids=["generator", "lambda", "lock", "object", "class", "module", "exception", "tracer"],
 )
 def test_what_cannot_be_pickled(session: Session, code: str, says: str) -> None:
     session.run(code)
@@ -906,13 +703,6 @@ def test_what_cannot_be_read_here(session: Session, tmp_path: Path) -> None:
         session.pull("x")
 
 
-@pytest.mark.parametrize("text", ["x + 1", "f(x)", "x[i]", "", "x[", "1", "'x'", "x.T()", "x\ny"])
-def test_what_is_no_name(session: Session, text: str) -> None:
-    session.run("x = 1")
-    with pytest.raises(UsageError, match="is not a name"):
-        session.pull(text)
-
-
 def test_a_class_of_a_cell_stays_and_attributes_beside_fields_come(session: Session) -> None:
     session.run(
         "import dataclasses\n@dataclasses.dataclass\nclass Of:\n    a: object\n"
@@ -927,11 +717,8 @@ def test_a_class_of_a_cell_stays_and_attributes_beside_fields_come(session: Sess
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("x.shape", r"What `spmd\.pull\('x'\)` returns has its shape, .*Nothing was moved"),
-        ("x[2:].shape[0]", r"What `spmd\.pull\('x\[2:\]'\)` returns has its shape"),
         ("x[1.5]", r"would have to compute"),
         ("x.sum", r"would have to compute .*`spmd\.run\('x\.sum'\)\.value`"),
-        ("x[1.5:]", r"`x\[1.5:\]`: slice indices must be integers"),
     ],
 )
 def test_of_an_array_the_notebook_knows_the_rest(session: Session, text: str, says: str) -> None:
@@ -940,55 +727,19 @@ def test_of_an_array_the_notebook_knows_the_rest(session: Session, text: str, sa
         session.pull(text)
 
 
-def test_a_slice_has_no_layout(session: Session) -> None:
-    session.run(MESH + "x = make((8, 6), 'data');")
-    with pytest.raises(UsageError, match=r"have `x\[0\]` only as a slice.*: lay out `x`\."):
-        session.layout("x[0]")
-    assert session.layout("x")
-
-
-def test_a_cell_runs_after_a_failed_pull(session: Session) -> None:
-    session.run(MESH + "x = make((8, 6), 'data');")
-    for _ in range(3):
-        with pytest.raises(UsageError):
-            session.pull("x[9]")
-    assert_same(session.pull("x"), whole((8, 6)))
-
-
-def test_bad_ranks(session: Session) -> None:
-    for ranks in ([], [4], [-1]):
-        with pytest.raises(UsageError, match="There is no process"):
-            session.pull("process_index", ranks=ranks)
-    with pytest.raises(UsageError, match="text"):
-        session.pull(3)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="text"):
-        session[0]
-
-
 # ---------------------------------------------------------------------- at random
-
-MESHES = [((8,), "a"), ((4, 2), "ab"), ((2, 4), "ab"), ((2, 2, 2), "abc"), ((1, 8), "ab")]
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[tuple[int, ...], str, tuple[int, ...], list[Any], tuple]:
-    sizes, names = draw(st.sampled_from(MESHES))
-    ndim = draw(st.integers(0, 3))
-    left = list(names)
-    spec: list[Any] = []
-    shape: list[int] = []
-    for _ in range(ndim):
-        count = draw(st.integers(0, min(2, len(left))))
-        mine = [left.pop(draw(st.integers(0, len(left) - 1))) for _ in range(count)]
-        parts = math.prod(sizes[names.index(name)] for name in mine)
-        spec.append(tuple(mine) or None)
-        shape.append(parts * draw(st.integers(0, 3)))
+    sizes, names, shape, spec = draw(layouts())
+    ndim = len(shape)
     index: list[Any] = [
         draw(st.one_of(st.slices(n), st.integers(-n, n - 1) if n else st.slices(n))) for n in shape
     ][: draw(st.integers(0, ndim))]
     if draw(st.booleans()):
         index.insert(draw(st.integers(0, len(index))), None)
-    return sizes, names, tuple(shape), spec, tuple(index)
+    return sizes, names, shape, spec, tuple(index)
 
 
 @settings(
@@ -1087,17 +838,3 @@ def test_parts_of_objects_are_left_out_and_opaque_ones_as_a_whole(
         session.pull("mesh")
     with pytest.warns(NotMovedWarning, match=r"`itself\[0\]`"):
         assert session.pull("itself")[1][1]
-
-
-@pytest.mark.thorough
-def test_a_train_state_of_flax_comes_without_its_functions(session: Session) -> None:
-    session.run(
-        "import optax\nfrom flax.training.train_state import TrainState\n"
-        "params = {'w': jnp.ones(3)}\napply = lambda p, x: p['w'] * x\n"
-        "state = TrainState.create(apply_fn=apply, params=params, tx=optax.adam(0.1))"
-    )
-    with pytest.warns(NotMovedWarning, match=r"`state\.apply_fn`"):
-        state = session.pull("state")
-    np.testing.assert_array_equal(state.params["w"], np.ones(3))
-    assert int(state.step) == 0
-    np.testing.assert_array_equal(state.opt_state[0].mu["w"], np.zeros(3))

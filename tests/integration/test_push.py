@@ -22,7 +22,17 @@ from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.model.cells import CallRequest, JointRequest
 from jaxnb.session import Session
 from jaxnb.wire.asking import Channel
-from support.arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_transfers, whole
+from support.arrays import (
+    ALL,
+    DTYPES,
+    MESH,
+    SOME,
+    assert_same,
+    dtype_of,
+    layouts,
+    open_transfers,
+    whole,
+)
 from support.fixtures import assert_usable
 
 
@@ -68,16 +78,9 @@ def no_writes(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---------------------------------------------------------------------- without a spec
 
 VALUES: dict[str, Any] = {
-    "integer": 3,
     "large integer": 2**200,
-    "float": 2.5,
-    "complex": 1j,
     "text": "zażółć 🎉",
-    "bytes": b"\x00\xff",
-    "nothing": None,
     "containers": {"a": [1, (2, {3: "x"})], "s": {1, 2}, None: ...},
-    "empty": [],
-    "a type": int,
     "a scalar of NumPy": np.float32(1.5),
     "a date": np.datetime64("2020-01-01"),
 }
@@ -88,26 +91,18 @@ def test_plain_values(session: Session, name: str) -> None:
     session.push(x=VALUES[name])
     result = session.run("[type(x).__name__, x]")
     assert result.value == [type(VALUES[name]).__name__, VALUES[name]]
-    session["y"] = VALUES[name]
-    assert session.run("[y]").value == [VALUES[name]]
 
 
 ARRAYS: dict[str, np.ndarray] = {
-    **{name: whole((8, 6), dtype_of(name)) for name in DTYPES},
-    "float64": whole((8, 6), np.float64),
-    "int64": whole((8, 6), np.int64) << 40,
+    **{name: whole((8, 6), dtype_of(name)) for name in ("bfloat16", "int4")},
     "big-endian": whole((8, 6), ">f4"),
-    "text": np.array(["a", "bc"]),
     "objects": np.array([1, "a", None], object),
-    "dates": np.array(["2020-01-01"], "M8[D]"),
     "records": np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")]),
-    "of no dimensions": np.array(3.5),
     "empty": np.zeros((0, 3)),
     "Fortran order": np.asfortranarray(whole((300, 200))),
     "strided": whole((400, 600), np.int16)[::2, ::-3],
     "masked": np.ma.masked_array([1.0, 2.0], [True, False]),
     "large": whole((512, 1025), np.float64),
-    "odd": whole((70_001,), np.uint8),
 }
 
 
@@ -128,13 +123,6 @@ def test_numpy_stays_numpy(session: Session, name: str) -> None:
         assert array.tobytes() == data
 
 
-def test_numpy_is_taken_by_jax_as_replicated(session: Session) -> None:
-    session.run(MESH + "f = jax.jit(lambda x, y: (x * y).sum());")
-    session.push(y=whole((8, 6)))
-    session.run("r = f(make((8, 6), 'data', 'model'), y)")
-    assert float(session.pull("r")) == (whole((8, 6)) ** 2).sum()
-
-
 def test_what_is_changed_here_later_stays_there(session: Session) -> None:
     session.run(MESH)
     large, small = whole((1024, 1024)), whole((8, 2))
@@ -146,7 +134,7 @@ def test_what_is_changed_here_later_stays_there(session: Session) -> None:
     assert_same(session.pull("placed"), whole((1024, 1024)))
 
 
-@pytest.mark.parametrize("size", [16_384, 20_000, 100_000, 2_000_000])
+@pytest.mark.parametrize("size", [20_000, 2_000_000])
 def test_arrays_of_jax_do_not_change_with_the_users(session: Session, size: int) -> None:
     session.push(w=[np.zeros(size, np.float32) for _ in range(4)])
     # JAX may still copy when the call has returned: what is written meanwhile may show.
@@ -174,13 +162,6 @@ def test_keys_of_the_notebook(session: Session) -> None:
         for more in ({}, {"mesh": "mesh"}):
             with pytest.raises(UsageError, match=r"key<fry>.*Nothing was moved.*wrap_key_data"):
                 session.push(x=key, **more)
-    session.push(words=np.asarray(here[2]))
-    code = "jax.random.wrap_key_data(words).dtype == there.dtype"
-    assert session.run(code).value is True
-    session.push(x=jax.random.key_data(jax.random.key(5)))
-    code = "bool((jax.random.key_data(jax.random.wrap_key_data(x)) == "\
-           "jax.random.key_data(jax.random.key(5))).all())"  # fmt: skip
-    assert session.run(code).value is True
 
 
 def test_arrays_that_were_pulled(session: Session) -> None:
@@ -216,7 +197,7 @@ def test_some_processes(session: Session) -> None:
             session.push(x=1, ranks=[0], **more)
 
 
-@pytest.mark.parametrize("name", ["spec", "mesh", "ranks", "self", "values", "_x", "ß"])
+@pytest.mark.parametrize("name", ["spec", "self", "values"])
 def test_any_name_can_be_assigned(session: Session, name: str) -> None:
     session[name] = [1, name]
     assert session.run(f"{name}").value == [1, name]
@@ -244,7 +225,7 @@ def test_a_mesh_is_named(session: Session, no_writes: None, mesh: Any) -> None:
         session.push(x=np.ones(8), mesh=mesh)
 
 
-@pytest.mark.parametrize("name", ["class", "a b", "x.y", "x[0]", "", "1", "None"])
+@pytest.mark.parametrize("name", ["class", "x[0]"])
 def test_what_is_no_name(session: Session, no_writes: None, name: str) -> None:
     with pytest.raises(UsageError, match="is not a variable's name"):
         session[name] = 1
@@ -271,21 +252,12 @@ def test_classes_that_both_have(session: Session, classes: ModuleType) -> None:
 # ---------------------------------------------------------------------- with a spec
 
 PLACED: dict[str, tuple[tuple[int, ...], Any, str]] = {
-    "one axis": ((8,), "data", "'data'"),
-    "the last dimension": ((3, 16), (None, "model"), "None, 'model'"),
-    "two axes": ((8, 6), ("data", "model"), "'data', 'model'"),
     "two axes of one dimension": ((16, 3), (("data", "model"),), "('data', 'model')"),
     "the other way": ((3, 16), (None, ("model", "data")), "None, ('model', 'data')"),
-    "three dimensions": ((4, 5, 6), ("data", None, "model"), "'data', None, 'model'"),
-    "four dimensions": ((2, 3, 4, 5), ("model", None, "data", None), "'model', None, 'data', None"),
     "replicated": ((5, 3), (), ""),
-    "replicated, said": ((5, 3), (None, None), "None, None"),
     "no dimensions": ((), (), ""),
-    "empty": ((0, 6), ("data", "model"), "'data', 'model'"),
     "empty, replicated": ((0,), (), ""),
-    "odd": ((4 * 7919, 3), "data", "'data'"),
     "large": ((1024, 1024), ("data", "model"), "'data', 'model'"),
-    "large, partly replicated": ((1024, 1022), ("data",), "'data'"),
 }
 
 
@@ -310,12 +282,8 @@ def test_dtypes(session: Session, name: str) -> None:
 
 
 SOURCES: dict[str, np.ndarray] = {
-    "Fortran order": np.asfortranarray(whole((1024, 600))),
     "strided": whole((2048, 1200))[::2, ::-2],
-    "transposed": whole((600, 1024)).T,
     "of one element, broadcast": np.broadcast_to(np.float32(3), (1024, 600)),
-    "broadcast rows": np.broadcast_to(whole((600,)), (1024, 600)),
-    "big-endian": whole((1024, 600), ">f4"),
     "big-endian, strided": whole((1024, 1200), ">f4")[:, ::2],
     "unaligned": np.frombuffer(b"\0" + whole((1024, 600)).tobytes(), "f4", offset=1).reshape(
         1024, 600
@@ -334,22 +302,6 @@ def test_sources_of_any_order(session: Session, name: str) -> None:
         assert_there(session, "x", np.array(array, np.float32), text_of(spec))
 
 
-def test_read_only_sources(session: Session) -> None:
-    session.run(MESH)
-    array = whole((1024, 600))
-    array.flags.writeable = False
-    session.push(x=array, spec="data")
-    assert_there(session, "x", array, "'data'")
-
-
-def test_files_that_are_mapped(session: Session, tmp_path: Path) -> None:
-    session.run(MESH)
-    np.save(tmp_path / "x.npy", whole((1024, 600)))
-    array = np.load(tmp_path / "x.npy", mmap_mode="r")
-    session.push(x=array, spec=(None, "model"))
-    assert_there(session, "x", whole((1024, 600)), "None, 'model'")
-
-
 NARROWED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
 
 
@@ -365,12 +317,9 @@ def test_64_bits_become_32(session: Session, name: str) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [
-        np.full(8, 2**31), np.full(8, -(2**31) - 1), np.full(8, 2**32, np.uint64),
-        2**31, -(2**31) - 1, 2**64, np.int64(2**40), np.uint64(2**32), {"a": [1, 2**31]},
-    ],
+    [np.full(8, 2**31), np.full(8, 2**32, np.uint64), -(2**31) - 1, {"a": [1, 2**31]}],
     ids=str,
-)  # fmt: skip
+)
 def test_integers_that_would_be_cut(session: Session, no_writes: None, value: Any) -> None:
     session.run(MESH + "x = 'old'")
     with pytest.raises(UsageError, match=r"(do|does) not fit"):
@@ -380,8 +329,7 @@ def test_integers_that_would_be_cut(session: Session, no_writes: None, value: An
 
 @pytest.mark.parametrize(
     "value",
-    [np.array([1.0, 1e300, np.inf] * 8), {"a": 1e300}, -1e39, np.full(8, 1e300j), [1e300j],
-     np.full((4096, 64), -4e38), np.float64(1e200)],
+    [np.array([1.0, 1e300, np.inf] * 8), {"a": 1e300}, np.full(8, 1e300j), [1e300j]],
     ids=lambda v: type(v).__name__,
 )  # fmt: skip
 def test_floats_that_would_become_infinite(session: Session, no_writes: None, value: Any) -> None:
@@ -401,7 +349,7 @@ def test_infinities_and_nan_are_no_overflow(session: Session, size: int) -> None
     assert_there(session, "x['n']", np.array(np.inf, np.float32))
 
 
-@pytest.mark.parametrize("value", [2**31 - 1, -(2**31), np.int64(-5), np.uint32(2**32 - 1)])
+@pytest.mark.parametrize("value", [-(2**31), np.uint32(2**32 - 1)])
 def test_integers_that_fit(session: Session, value: Any) -> None:
     session.run(MESH)
     session.push(x=value, y=np.full(8, value), mesh="mesh")
@@ -426,13 +374,9 @@ def test_with_64_bits_nothing_is_narrowed(make_session: Callable[..., Session]) 
     ("array", "says"),
     [
         (np.array(["a"] * 8), "dtype <U1"),
-        (np.array([b"a"] * 8), "dtype |S1"),
         (np.array([None] * 8), "dtype object"),
         (np.zeros(8, "M8[s]"), "dtype datetime64"),
-        (np.zeros(8, "m8[s]"), "dtype timedelta64"),
-        (np.zeros(8, [("a", "f4")]), "dtype [('a', '<f4')]"),
         (np.zeros(8, np.longdouble), "dtype float128"),
-        (np.zeros(8, np.clongdouble), "dtype complex256"),
         (np.ma.masked_array(np.ones(8), True), "lose its mask"),
     ],
     ids=lambda v: v if isinstance(v, str) else "",
@@ -464,20 +408,6 @@ def test_scalars(session: Session) -> None:
 
 
 # ---------------------------------------------------------------------- trees
-
-
-def test_trees_with_one_spec(session: Session, classes: ModuleType) -> None:
-    session.run(MESH)
-    w, b = whole((8, 6)), whole((4,))
-    layer = classes.Layer(w, b, name="l")
-    session.push(x=layer, y=classes.Moments(3, [w], None), mesh="mesh")
-    assert_there(session, "x.w", w)
-    assert_there(session, "y.count", np.array(3, np.int32))
-    session.push(x=layer, spec="data")
-    assert_there(session, "x.w", w, "'data'")
-    assert_there(session, "x.b", b, "'data'")
-    told = session.run("type(x) is classes.Layer, x.name, type(y) is classes.Moments, y.nu").value
-    assert told == (True, "l", True, None)
 
 
 def test_trees_with_specs_of_their_own(session: Session, classes: ModuleType) -> None:
@@ -515,9 +445,7 @@ def test_shared_arrays_stay_shared(session: Session) -> None:
     ("value", "spec", "says"),
     [
         ({"a": np.ones(8)}, {"b": "data"}, "The specs of `x` are for b, the value has a"),
-        ({"a": np.ones(8)}, ["data"], "The specs of `x` are for 0, the value has a"),
         ([np.ones(8)], ["data", None], "The specs of `x` are for 0, 1, the value has 0"),
-        ({"a": {"b": np.ones(8)}}, {"a": {}}, "The specs of `x['a']` are for nothing"),
         (np.ones(8), {"x": "data"}, "`x` is a single value and has no parts"),
         ({"a": 3}, "data", "`x['a']` of shape () cannot be placed by P('data')"),
         ({1: np.ones(8), "a": np.ones(8)}, "data", "JAX cannot take `x` apart"),
@@ -551,14 +479,10 @@ def test_arrays_that_jax_does_not_see(session: Session, classes: ModuleType) -> 
     ("spec", "says"),
     [
         ("dat", "Resource axis: dat"),
-        (("data", "data"), "duplicate entries for `data`"),
         ((("data", "data"),), "duplicate entries for `data`"),
         ((None, None, "model"), "it has 2 dimensions, the spec has 3 entries"),
         ((None, "data"), "partitioned 4 times, but the dimension size is 6"),
         (3, "3 is not a partition spec"),
-        ((3,), "is not a partition spec"),
-        (object, "is not a partition spec"),
-        (np.array(["data"]), "is not a partition spec"),
         (jax.P(jax.P.UNCONSTRAINED), "is not a partition spec"),
     ],
     ids=str,
@@ -631,12 +555,6 @@ def test_a_mesh_of_some_processes(session: Session) -> None:
         assert_there(session, "n", np.array(3, np.int32), mesh="some")
 
 
-def test_a_mesh_of_one_process(session: Session) -> None:
-    session.run(MESH + "one = Mesh(np.array(jax.devices()[2:4]), ('a',))")
-    session.push(x=whole((8, 6)), spec="a", mesh="one")
-    assert_there(session, "x", whole((8, 6)), "'a'", mesh="one")
-
-
 def test_meshes_that_differ_by_process(session: Session, no_writes: None) -> None:
     session.run(MESH + "x = 'old'\nif process_index == 2: mesh = Mesh(mesh.devices[::-1],"
                 " ('data', 'model'))")  # fmt: skip
@@ -685,8 +603,8 @@ def test_a_class_that_the_processes_lack(
 
 @pytest.mark.parametrize(
     "value",
-    [lambda: 1, (i for i in ()), threading.Lock(), [{"a": open}, lambda: 2]],
-    ids=["lambda", "generator", "lock", "nested"],
+    [threading.Lock(), [{"a": open}, lambda: 2]],
+    ids=["lock", "nested"],
 )
 def test_what_cannot_be_pickled(session: Session, no_writes: None, value: Any) -> None:
     session.run("x = 'old'")
@@ -722,34 +640,19 @@ def is_for(request: Any, step: str) -> bool:
     return isinstance(request, CallRequest) and request.function.endswith(f".{step}")
 
 
-def test_an_interrupt_that_comes_too_late_says_so(
-    session: Session, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["build", "bind"])
+def test_an_interrupt_before_the_binding_binds_nothing_and_later_it_says_so(
+    session: Session, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     session.run("x = 'old'")
     ask = Channel.ask
 
     def interrupt(self: Channel, requests: Any, *more: Any) -> Any:
-        if any(is_for(request, "bind") for request in requests.values()):
+        asked = any(is_for(request, step) for request in requests.values())
+        if asked and step == "bind":
             signal.raise_signal(signal.SIGINT)
-        return ask(self, requests, *more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Channel, "ask", interrupt)
-        with pytest.raises(KeyboardInterrupt, match=r"too late: `x` was pushed.*new values"):
-            session.push(x="new")
-    assert_not_bound(session, old="new")
-    assert open_transfers(session) == 0
-
-
-def test_an_interrupt_just_before_the_binding_binds_nothing(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session.run("x = 'old'")
-    ask = Channel.ask
-
-    def interrupt(self: Channel, requests: Any, *more: Any) -> Any:
         answers = ask(self, requests, *more)
-        if any(is_for(request, "build") for request in requests.values()):
+        if asked and step == "build":
             signal.raise_signal(signal.SIGINT)
         return answers
 
@@ -757,8 +660,12 @@ def test_an_interrupt_just_before_the_binding_binds_nothing(
         patch.setattr(Channel, "ask", interrupt)
         with pytest.raises(KeyboardInterrupt) as raised:
             session.push(x="new")
-    assert str(raised.value) == ""
-    assert_not_bound(session)
+    if step == "bind":
+        assert re.search(r"too late: `x` was pushed.*new values", str(raised.value))
+    else:
+        assert str(raised.value) == ""
+    assert_not_bound(session, old="new" if step == "bind" else "old")
+    assert open_transfers(session) == 0
 
 
 def test_what_goes_in_the_first_message_counts_too(
@@ -796,13 +703,6 @@ def test_more_than_there_is_memory_for(
     with pytest.raises(NotEnoughMemoryError, match=r"`x` needs 4.00 MiB on the processes"):
         session.push(x=whole((512, 512)), mesh="mesh")  # 1 MiB on each of 4 processes
     assert_not_bound(session)
-
-
-def test_nothing_to_push(session: Session) -> None:
-    with pytest.raises(UsageError, match="Nothing to push"):
-        session.push()
-    with pytest.raises(UsageError, match="There is no process 7"):
-        session.push(x=1, ranks=[7])
 
 
 # ---------------------------------------------------------------------- what moves
@@ -844,7 +744,7 @@ def test_by_messages_where_memory_is_out_of_reach(
     monkeypatch.setattr("jaxnb.wire.peer_memory.is_within_reach", lambda *_: False)
     for mover in (session._pusher._mover, session._puller._mover):
         monkeypatch.setattr(mover, "_reach", {})
-    arrays = {name: SOURCES[name] for name in ("strided", "big-endian")}
+    arrays = {name: SOURCES[name] for name in ("strided", "big-endian, strided")}
     session.push(x=arrays, n=np.arange(3_000_001, dtype=np.int16)[::2], mesh="mesh")
     assert any(is_for(request, "write") for request in sent)
     assert sum(is_for(request, "bind") for request in sent) == 4
@@ -857,15 +757,6 @@ def test_by_messages_where_memory_is_out_of_reach(
 
 
 # ---------------------------------------------------------------------- what is done with it
-
-
-def test_collectives_over_a_pushed_array(session: Session) -> None:
-    session.run(MESH + "f = jax.jit(lambda x, y: (x @ y).sum(0), out_shardings="
-                "NamedSharding(mesh, P()))")  # fmt: skip
-    x, y = whole((16, 8)), whole((8, 4))
-    session.push(x=x, spec=("data", "model"))
-    session.push(y=y, spec="model")
-    assert_same(session.run("f(x, y)").value, (x @ y).sum(0))
 
 
 class _Summed:
@@ -884,10 +775,7 @@ def test_what_makes_a_pushed_value_may_compute_over_the_processes(session: Sessi
     assert session.run("z[1]").value == 8.0
 
 
-@pytest.mark.parametrize(
-    "size", [pytest.param(1024 * 256, marks=pytest.mark.thorough), 4 * 4099, 16]
-)
-@pytest.mark.parametrize("spec", [("data",), (), (None, "model"), ("data", "model")])
+@pytest.mark.parametrize(("spec", "size"), [((None, "model"), 4 * 4099), ((), 16)])
 def test_donation_spares_what_was_pushed_beside_it(
     session: Session, spec: tuple[Any, ...], size: int
 ) -> None:
@@ -905,46 +793,12 @@ def test_donation_spares_what_was_pushed_beside_it(
     assert_same(session.pull("x"), array + 3)
 
 
-def test_pushed_in_a_tree_and_donated(session: Session) -> None:
-    w = whole((1024, 256))
-    session.run(MESH + "step = jax.jit(lambda s: jax.tree.map(lambda v: v * 2, s),"
-                " donate_argnums=0)")  # fmt: skip
-    session.push(state={"w": w, "m": w.copy(), "n": 3}, mesh="mesh")
-    for _ in range(3):
-        session.run("state = step(state)\nstate['w'].block_until_ready();")
-    state = session.pull("state", lazy=False)
-    assert_same(state["w"], w * 8)
-    assert_same(state["m"], w * 8)
-    assert int(state["n"]) == 24
-
-
-def test_what_was_pushed_comes_back(session: Session) -> None:
-    session.run(MESH)
-    tree = {"a": whole((8, 6)), "b": [whole((16, 4), np.float16)], "c": None}
-    session.push(tree=tree, mesh="mesh")
-    back = session.pull("tree")
-    assert_same(back["a"], tree["a"])
-    assert_same(back["b"][0], tree["b"][0])
-    assert back["c"] is None
-
-
-MESHES = [((8,), "a"), ((4, 2), "ab"), ((2, 4), "ab"), ((2, 2, 2), "abc")]
-
-
 @st.composite
 def cases(draw: st.DrawFn) -> Any:
-    sizes, names = draw(st.sampled_from(MESHES))
-    left, spec, shape = list(names), [], []
-    for _ in range(draw(st.integers(0, 4))):
-        mine = [left.pop(0) for _ in range(draw(st.integers(0, min(2, len(left)))))]
-        parts = 1
-        for name in mine:
-            parts *= sizes[names.index(name)]
-        spec.append(tuple(mine) or None)
-        shape.append(parts * draw(st.integers(0, 3)))
+    sizes, names, shape, spec = draw(layouts())
     order = draw(st.permutations(range(len(shape))))
     dtype = draw(st.sampled_from(["float32", ">i2", "float64", "bfloat16", "bool", "int4"]))
-    return sizes, names, tuple(shape), tuple(spec), order, dtype
+    return sizes, names, shape, tuple(spec), order, dtype
 
 
 @settings(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +12,6 @@ from jaxnb.cells.sinks import StderrNotices
 from jaxnb.session import Session, work
 from jaxnb.wire import asking
 from jaxnb.wire.asking import Channel
-from support.fixtures import PATIENT_SECONDS, until
 
 SLOW = """
 class Slow:
@@ -52,28 +49,6 @@ def test_who_is_waited_for_is_told_once(session: Session, gate: Any, when_told: 
     (text,) = told
     assert text.startswith("waits for process 1: no answer for 0.3 s")
     assert "Interrupt ends the wait" in text
-
-
-def test_what_is_compiled_for_an_answer_is_named(
-    session: Session, when_told: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session.run(
-        "def slow(a):\n    for k in range(60): a = jnp.tanh(a @ a.T) + jnp.sin(a) * k\n"
-        f"    return a * {random.random()}\n"  # compiled by nobody before
-        "x = np.ones((64, 64), np.float32)"
-    )
-    told = when_told(lambda: None)
-    monkeypatch.setattr(asking, "QUIET_SECONDS", PATIENT_SECONDS)
-
-    def until_it_compiles() -> None:
-        until(lambda: any(each.compiling for each in session.where().values()))
-        monkeypatch.setattr(asking, "QUIET_SECONDS", 0.0)
-
-    thread = threading.Thread(target=until_it_compiles)
-    thread.start()
-    session.collectives("jax.jit(slow)(x)")
-    thread.join()
-    assert "compiling `jit(slow)`. Interrupt ends the wait" in told[0]
 
 
 def test_a_push_that_cannot_be_undone_offers_no_interrupt(

@@ -21,8 +21,6 @@ from jaxnb.session import Session
 from support.fixtures import PATIENT_SECONDS, assert_usable, until
 
 VARIABLES = """
-import collections, dataclasses, functools, typing
-import ml_dtypes
 from jax.sharding import AxisType, Mesh, SingleDeviceSharding
 
 n = jax.device_count()
@@ -62,44 +60,19 @@ kinds = [m.kind for m in local[0].addressable_memories()]
 for kind in kinds:
     arrays[kind] = make((n,), P("d"), kind=kind)
 
-Pair = collections.namedtuple("Pair", "left right")
-
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["w"], meta_fields=["mesh"])
-@dataclasses.dataclass
-class Layer:
-    w: typing.Any
-    mesh: typing.Any
-
-class Model:
-    shared_mesh = mesh
-    def __init__(self, w):
-        self.w, self.parts = w, [w]
-    @functools.partial(jax.jit, static_argnums=0)
-    def total(self, x):
-        return x.sum()
-
-def closure(a):
-    def inner(b=a):
-        return a, b
-    return inner
-
 x = arrays["sharded"]
 s = NamedSharding(mesh, P("d"))
 ds = SingleDeviceSharding(local[0])
 device = jax.devices()[-1]
-state = {"a": [x, 1, "text"], "b": (x, Pair(x, {"deep": x})), "numbers": np.arange(3)}
-layer, model, inner = Layer(x, mesh), Model(x), closure(x)
-bound, part = model.total, functools.partial(jnp.add, arrays["replicated"])
+state = {"a": [x, 1, "text"], "numbers": np.arange(3)}
 by_device = {d: str(d) for d in jax.devices()}
 some = {jax.devices()[0]}
 jitted = jax.jit(lambda a: a.sum() * 2)
 placed = jax.jit(lambda a: a * 2, in_shardings=s, out_shardings=NamedSharding(mesh, P()))
 mapped = jax.jit(jax.shard_map(lambda a: jax.lax.psum(a.sum(), "d"),
                                mesh=mesh, in_specs=P("d"), out_specs=P()))
-constrained = jax.jit(lambda a: jax.lax.with_sharding_constraint(a + 1, s))
-gradient = jax.grad(lambda a: placed(a).sum())
-plain, numbers, text = [1, {"two": 2}], state["numbers"], "text"
-for f in (jitted, placed, mapped, constrained, gradient, bound):
+numbers = state["numbers"]
+for f in (jitted, placed, mapped):
     f(x)
 
 def facts_of(v):
@@ -118,27 +91,19 @@ assert {k: facts_of(v) for k, v in arrays.items()} == before, [
 new = set(jax.devices())
 for k, v in arrays.items():
     assert v.sharding.device_set <= new, k
-for m in (mesh, explicit, square, own, last, model.shared_mesh, Model.shared_mesh, layer.mesh,
-          s.mesh):
+for m in (mesh, explicit, square, own, last, s.mesh):
     assert set(m.devices.flat) <= new
 assert mesh.axis_types == (AxisType.Auto,) and explicit.axis_types == (AxisType.Explicit,)
 assert square.devices.shape[0] == 3
 assert s.device_set <= new and ds.device_set <= new and device is jax.devices()[-1]
 assert set(by_device) == new and some == {jax.devices()[0]} and set(local) <= new
-for y in (arrays["sharded"], state["a"][0], state["b"][0], state["b"][1].left,
-          state["b"][1].right["deep"], layer.w, model.w, model.parts[0], inner()[0], inner()[1]):
-    assert y is x
-assert type(state["b"][1]) is Pair and part.args[0] is arrays["replicated"]
-assert state["numbers"] is numbers and numbers.tolist() == [0, 1, 2] and plain == [1, {"two": 2}]
+assert state["a"][0] is x is arrays["sharded"]
+assert state["numbers"] is numbers and numbers.tolist() == [0, 1, 2]
 total = float(np.arange(6 * n).sum())
 own_part = lambda a: np.asarray(a.addressable_data(0))
 assert float(jitted(x)) == 2 * total
 assert own_part(placed(x)).sum() == 2 * total
 assert float(own_part(mapped(x))) == total
-assert float(constrained(x).sum()) == total + 6 * n
-assert (own_part(gradient(x)) == 2).all()
-assert float(bound(x)) == total
-assert own_part(part(arrays["replicated"])).tolist() == [0, 2, 4, 6, 8]
 assert float((arrays["replicated"] * jnp.float32(2)).sum()) == 20
 assert float((arrays["uncommitted"] + jax.device_put(np.ones(4), local[-1])).sum()) == (
     10 + 4 * process_index)
@@ -148,102 +113,9 @@ float(explicit_total := jax.jit(jnp.sum)(arrays["explicit"]))
 """
 
 
-EXACT = """
-from jax.experimental.layout import Format, Layout
-
-def make(shape, spec, dtype=np.float32, on=None, kind=None):
-    whole = np.arange(int(np.prod(shape))).reshape(shape).astype(dtype)
-    sharding = NamedSharding(on or auto, spec, memory_kind=kind)
-    return jax.make_array_from_callback(shape, sharding, lambda i: whole[i], dtype=dtype)
-
-n, local = jax.device_count(), jax.local_devices()
-types = jax.sharding.AxisType
-auto = jax.make_mesh((n,), ("a",), axis_types=(types.Auto,))
-explicit = jax.make_mesh((n,), ("e",), axis_types=(types.Explicit,))
-mixed = jax.make_mesh((n // 2, 2), ("x", "y"), axis_types=(types.Auto, types.Explicit))
-sub = jax.sharding.Mesh(np.array(jax.devices()[2:4]), ("s",))
-spread = NamedSharding(auto, P("a"))
-column_major = Layout((1, 0))
-with jax.enable_x64(True):
-    wide = jnp.arange(3, dtype=jnp.float64) + 1e-12
-weak = jnp.asarray(2.0)
-arrays = {
-    "weak": weak, "weak int": jnp.asarray(3), "weak complex": jnp.asarray(1j),
-    "weak spread": jax.jit(lambda: jax.lax.full((n,), 2.0), out_shardings=spread)(),
-    "weak committed": jax.device_put(weak, local[-1]),
-    "bfloat16": make((n, 2), P("a"), jnp.bfloat16), "int4": make((n,), P("a"), jnp.int4),
-    "float8": make((n,), P("a"), jnp.float8_e4m3fn), "wide": wide, "uncommitted": jnp.arange(4.0),
-    "sub": make((4,), P("s"), on=sub), "empty": make((0, 3), P()), "scalar": make((), P()),
-    "explicit": make((n, 2), P("e"), on=explicit), "mixed": make((n, 2), P("x", "y"), on=mixed),
-    "spec None": make((n, 2), P("a", None)), "spec nested": make((n, 2), P(("a",), None)),
-    "column-major": jax.device_put(np.arange(6.0).reshape(2, 3), Format(
-        column_major, jax.sharding.SingleDeviceSharding(local[0]))),
-    "column-major spread": jax.jit(lambda a: a * 2, out_shardings=Format(column_major, spread))(
-        make((n, 3), P("a"))),
-    "pinned": make((n,), P("a"), kind="pinned_host"),
-}
-for impl in ("threefry2x32", "rbg", "unsafe_rbg"):
-    arrays["key " + impl] = jax.random.key(process_index, impl=impl)
-    arrays["keys " + impl] = jax.jit(
-        lambda i=impl: jax.random.split(jax.random.key(3, impl=i), n), out_shardings=spread)()
-arrays["bfloat16"].note = "mine"
-ref = jax.new_ref(jnp.arange(3.0))
-
-def facts_of(v):
-    is_key = jnp.issubdtype(v.dtype, jax.dtypes.prng_key)
-    told = [repr(jax.typeof(v)), repr(v.aval), repr(v.sharding), v.committed,
-            getattr(v, "weak_type", None), getattr(v.sharding, "spec", None),
-            str(jax.random.key_impl(v)) if is_key else ""]
-    told += [] if is_key or not v.addressable_shards else [str(v.format.layout)]
-    told += [(t.device.id, str(t.index), t.replica_id, t.data.committed, np.asarray(
-        jax.random.key_data(t.data) if is_key else t.data).tobytes())
-        for t in v.addressable_shards]
-    return told
-
-avals_of = lambda: {k: v.aval for k, v in arrays.items()}
-before, avals = {k: facts_of(v) for k, v in arrays.items()}, avals_of()
-traced = []
-@jax.jit
-def step(p, w):
-    traced.append(1)
-    return p * w
-params = step(make((n,), P("a"), jnp.bfloat16), weak)
-"""
-
-SAME = """
-now = {k: facts_of(v) for k, v in arrays.items()}
-assert now == before, [(k, before[k], now[k]) for k in before if now[k] != before[k]]
-assert avals_of() == avals
-new = set(jax.devices())
-assert all(v.sharding.device_set <= new for v in arrays.values())
-assert arrays["bfloat16"].note == "mine"
-ref._refs._buf + 1
-del traced[:]
-for _ in range(3):
-    params = step(params, weak)
-assert params.dtype == jnp.bfloat16 and len(traced) == 1 and step._cache_size() == 1
-"""
-
-
-@pytest.mark.thorough  # test_every_kind_of_variable_is_kept
-def test_arrays_are_exactly_what_they_were(make_session: Callable[..., Session]) -> None:
-    """Weak type, layout, commitment, memory, spec, aliasing: avals are identical."""
-    group = make_session(2, devices_per_process=2)
-    group.run(EXACT)
-    for _ in range(2):
-        assert group.recover().lost == ()
-        group.run(SAME)
-    assert_usable(group)
-
-
-@pytest.fixture(
-    params=[
-        pytest.param(1, id="D1", marks=pytest.mark.thorough),
-        pytest.param(2, id="D2"),
-    ]
-)
-def group(request: pytest.FixtureRequest, make_session: Callable[..., Session]) -> Session:
-    return make_session(3, devices_per_process=request.param)
+@pytest.fixture
+def group(make_session: Callable[..., Session]) -> Session:
+    return make_session(3, devices_per_process=2)
 
 
 @pytest.fixture(scope="module")
@@ -259,16 +131,13 @@ def shared(module_group: Session) -> Session:
     return module_group
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.thorough)])
-def test_every_kind_of_variable_is_kept(group: Session, times: int) -> None:
-    group.run(VARIABLES)
-    for _ in range(times):
-        recovered = group.recover()
-        assert recovered.lost == ()
-        assert len(recovered.kept) >= 20
-        assert group.state == "ready"
-        group.run(CHECKS)
-        assert_usable(group)
+def test_every_kind_of_variable_is_kept(shared: Session) -> None:
+    shared.run(VARIABLES)
+    recovered = shared.recover()
+    assert recovered.lost == ()
+    assert len(recovered.kept) >= 15
+    shared.run(CHECKS)
+    assert_usable(shared)
 
 
 def test_the_last_values_are_kept(shared: Session) -> None:
@@ -344,7 +213,7 @@ def test_views_of_numpy_are_as_good_as_before_and_nothing_is_said_of_them(shared
         "a = np.asarray(jnp.arange(8.0))\n"
         "b = multihost_utils.process_allgather(np.array([process_index]))"
     )
-    for _ in range(3):
+    for _ in range(2):
         shared.recover()
         shared.run(
             "assert a.tolist() == [*range(8)]\nassert b.ravel().tolist() == [*range(num_processes)]"
@@ -471,49 +340,6 @@ def test_five_recoveries_leave_nothing_behind(group: Session) -> None:
     assert len(list(helpers())) == running
 
 
-@pytest.mark.timing
-def test_memory_does_not_grow_with_what_is_compiled_again(group: Session) -> None:
-    """What the compiler has freed is given back, or each round would leave 4 MB."""
-    compile_again = (
-        "for length in 3, 30, 777, 20_000, 300_000:\n"
-        "    float(jnp.ones(length).sum()), float((jnp.ones(length) * 2).max())"
-    )
-    group.run(compile_again)
-    for _ in range(2):  # what is allocated once
-        group.recover()
-        group.run(compile_again)
-    before = resources(group)
-    for _ in range(8):
-        group.recover()
-        group.run(compile_again)
-    after = resources(group)
-    print("before", before, "after", after)
-    grown = [after[index][2] - before[index][2] for index in before]
-    assert max(grown) < 24  # 8 rounds would leave 32; the allocator keeps up to 17, when busy
-
-
-@pytest.mark.thorough
-def test_replay_runs_the_cells_again(group: Session) -> None:
-    group.run("x = 1", cell=4)
-    group.run("x = x + process_index", ranks=[1, 2], cell=5)
-    group.run("x = x + 1; x", cell=5)
-    with pytest.raises(CellError):
-        group.run("x = 100; raise ValueError")  # did not succeed: is not run again
-    pids = [p.pid for p in group.processes]
-    stages: list[str] = []
-    assert group.restart(lambda *stage: stages.append(" ".join(stage)), replay=True) == 3
-    assert not set(pids) & {p.pid for p in group.processes}
-    assert stages[-3:] == [
-        "replaying cell [4], 1 of 3",
-        "replaying cell [5], 2 of 3",
-        "replaying cell [5], 3 of 3",
-    ]
-    result = group.run("x")
-    assert [result.per_process[i].value for i in range(3)] == [2, 3, 4]
-    assert group.restart() == 0
-    assert group.restart(replay=True) == 4  # no cell has run since: those of before
-
-
 @pytest.mark.thorough
 def test_replay_stops_at_the_first_cell_that_fails(group: Session) -> None:
     group.run("x = 1", cell=1)
@@ -527,16 +353,6 @@ def test_replay_stops_at_the_first_cell_that_fails(group: Session) -> None:
         assert expected in caught.value._render_traceback_()[-1]
         assert group.state == "ready"
         assert group.run("x, 'z' in globals()", raise_on_error=False).value == (1, False)
-
-
-@pytest.mark.thorough
-def test_processes_of_another_launcher_recover(make_session: Callable[..., Session]) -> None:
-    group = make_session(2, launcher="local")
-    group.run("x = jnp.arange(3.0)")
-    for _ in range(2):
-        assert group.recover().lost == ()
-        assert group.run("float(x.sum())").value == 3.0
-        assert_usable(group)
 
 
 def test_a_cell_waits_for_the_recovery(shared: Session) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import jaxnb
-from integration.test_magics import kernel
 from jaxnb.errors import CellError, JaxnbError, ProcessDiedError, UsageError
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
@@ -224,18 +223,6 @@ def test_parts_of_different_arrays_are_never_put_together(
 
 
 @pytest.mark.thorough
-def test_a_loss_is_told_by_the_name_that_was_asked_for(
-    session: Session, pair: Session, tmp_path: Path
-) -> None:
-    pair.run("line = jax.make_mesh((4,), ('d',))\nhost = np.arange(4.0)\n"
-             "big = jax.make_array_from_callback(\n"
-             "    (4,), NamedSharding(line, P('d')), lambda i: host[i])\nview = [big]")  # fmt: skip
-    pair.save(tmp_path / "state")
-    loaded = session.load(tmp_path / "state", ["view"])
-    assert [each.path for each in loaded.lost] == ["view[0]"]
-
-
-@pytest.mark.thorough
 def test_arrays_that_are_not_summed_yet_are_saved_and_not_laid_out_anew(
     make_session: Callable[..., Session], tmp_path: Path
 ) -> None:
@@ -283,20 +270,6 @@ def test_a_cell_that_waited_while_the_size_changed_is_not_run(
     assert_usable(session)
 
 
-@pytest.mark.thorough
-def test_the_magic_changes_the_size(tmp_path: Path) -> None:
-    for notebook in kernel():
-        notebook.good("%spmd_start -n 2 --platform cpu")
-        notebook.good("%spmd a = process_index")
-        shown = notebook.good("%spmd_restart --keep -n 3").text
-        assert "3 processes" in shown
-        assert "`a` differed by process: those of process 2 are what process 0 had" in shown
-        assert "3 processes × 2" in notebook.good(
-            "%spmd_restart --devices-per-process 2"
-        ).text.replace("\n", " ")
-        assert "6" in notebook.good("%spmd jax.device_count()").text
-
-
 def test_more_processes_than_memory_has_room_for_are_refused(session: Session) -> None:
     pids = [process.pid for process in session.processes]
     for start in (
@@ -308,16 +281,3 @@ def test_more_processes_than_memory_has_room_for_are_refused(session: Session) -
             start()
     assert [process.pid for process in session.processes] == pids
     assert_usable(session)
-
-
-@pytest.mark.thorough
-def test_losses_are_those_of_the_processes_that_there_are(
-    make_session: Callable[..., Session], tmp_path: Path
-) -> None:
-    session = make_session(4)
-    session.run("gone = (i for i in range(2)) if process_index in (0, 3) else 1")
-    session.save(tmp_path / "state")
-    assert [each.processes for each in session.recover(num_processes=2).lost] == [(0,)]
-    assert [each.processes for each in session.load(tmp_path / "state").lost] == [(0,)]
-    lost = session.recover(num_processes=3).lost
-    assert [each.processes for each in lost] == [(0, 2)]

@@ -30,16 +30,6 @@ def output(*words: str) -> str:
 
 
 @pytest.mark.thorough
-def test_training_with_a_loader_for_each_process_gives_the_curve_of_one() -> None:
-    alone = output("digits.py").splitlines()
-    assert len(alone) == 4
-    for num_processes in (1, 2):
-        ours = output(*RUN, "digits.py", "-n", str(num_processes), "--join")
-        label = "[0]" if num_processes == 1 else "[0-1]"
-        assert ours.splitlines() == [f"{label} {line}" for line in alone]
-
-
-@pytest.mark.thorough
 def test_a_flax_model_is_trained_as_on_one_process() -> None:
     """With a loader for each process, batch statistics and dropout over all of them."""
     told = output(*RUN, "flax_digits.py", "-n", "4", "--join")
@@ -63,16 +53,6 @@ def test_the_script_of_jaxs_guide_runs_unchanged() -> None:
     assert told.count("has local data") == 8
 
 
-@pytest.mark.thorough
-def test_what_jaxs_examples_do_runs_as_in_plain_jax() -> None:
-    shape = ("-n", "4", "--devices-per-process", "2")
-    told = output(*RUN, "several.py", *shape, "--i={process_index}", "--n={num_processes}")
-    lines = told.splitlines()
-    assert {"[0-3] loaded 36.0", "[2-3] half 6", "[0-3] live 28"} < set(lines)
-    assert "[0-1] half Array(shape=(), dtype=int32)" in lines
-    assert any(line.startswith("[0] ┌──") for line in lines)  # as text: this is no notebook
-
-
 def test_a_module_has_its_relative_imports(tmp_path: Path) -> None:
     package = tmp_path / "pkg"
     package.mkdir()
@@ -91,19 +71,7 @@ def test_a_module_has_its_relative_imports(tmp_path: Path) -> None:
         "    print(file=sys.stderr)"
     )
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "jaxnb",
-            "run",
-            "-n",
-            "2",
-            "--platform",
-            "cpu",
-            "-m",
-            "pkg.mod",
-            "x",
-        ],
+        [sys.executable, *RUN, "-n", "2", "-m", "pkg.mod", "x"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ import psutil
 import pytest
 
 import jaxnb
-from integration.conftest import Gate, gate_runs
+from integration.conftest import Gate
 from jaxnb.arrays.gathered import GatheredArray
 from jaxnb.cells.card_cell import footer_card
 from jaxnb.cells.card_value import value_card
@@ -28,7 +27,6 @@ from jaxnb.errors import (
     SessionClosedError,
     UsageError,
 )
-from jaxnb.model.arrays import ArrayInfo
 from jaxnb.session import Session
 from support.fixtures import PATIENT_SECONDS, own_frames, until
 
@@ -69,21 +67,14 @@ def test_programs_that_join_processes_by_themselves_find_them_joined(
 @pytest.mark.parametrize(
     ("code", "value"),
     [
-        ("1 + 1", 2),
-        ("'zażółć 日本 🎉'", "zażółć 日本 🎉"),
         ("3.5", 3.5),
-        ("b'\\x00\\xff'", b"\x00\xff"),
         ("[1, (2, {3: 'x'})]", [1, (2, {3: "x"})]),
-        ("{'a', 'b', 'c'} and True", True),
         ("10 ** 300", 10**300),
         ("if True:\n    7", None),
-        ("x = 7", None),
         ("40 + 2;", None),
         ("1\n2\n3", 3),
-        ("None", None),
         ("", None),
         ("# only a comment", None),
-        ("  indented = 1\n  indented", 1),
     ],
 )
 def test_plain_values(session: Session, code: str, value: Any) -> None:
@@ -101,13 +92,6 @@ def test_a_local_array_comes_as_numpy(session: Session) -> None:
     np.testing.assert_array_equal(result.value, [0, 2, 4])
 
 
-def test_local_arrays_that_differ_come_by_process(session: Session) -> None:
-    result = session.run("jnp.arange(2) + process_index")
-    assert result.agreement is Agreement.DIFFERENT
-    for index in ALL:
-        np.testing.assert_array_equal(result.value[index], [index, index + 1])
-
-
 def test_a_replicated_array_comes_whole_and_once(session: Session) -> None:
     result = session.run(SHARDED + "jax.jit(lambda x: x.sum(0), out_shardings="
                          "NamedSharding(mesh, P()))(x)")  # fmt: skip
@@ -117,22 +101,6 @@ def test_a_replicated_array_comes_whole_and_once(session: Session) -> None:
     assert result.array.fully_replicated
     assert len({shard.digest for shard in result.array.shards}) == 1
     assert all(shard.digest for shard in result.array.shards)
-
-
-def test_a_sharded_array_stays_and_is_described(session: Session) -> None:
-    result = session.run(SHARDED + "x")
-    array = result.value
-    assert result.agreement is Agreement.SHARDED
-    assert isinstance(array, GatheredArray)
-    array = array.info
-    assert (array.shape, array.dtype, array.itemsize_bits) == ((8, 6), "float32", 32)
-    assert array.spec == "P('data', 'model')"
-    assert array.mesh is not None
-    assert (array.mesh.axis_names, array.mesh.shape) == (("data", "model"), (4, 2))
-    owned = {(s.process_index, s.index) for s in array.shards}
-    assert owned == {(p, ((2 * p, 2 * p + 2), (3 * m, 3 * m + 3))) for p in ALL for m in (0, 1)}
-    corner = dict(array.corner)
-    assert (corner[0, 0], corner[7, 5]) == ("0", "47")
 
 
 def test_arrays_inside_containers(session: Session) -> None:
@@ -178,49 +146,16 @@ def alone() -> Iterator[Session]:
 def test_a_sharded_array_of_one_process_is_pictured_and_its_replicas_compared(
     alone: Session,
 ) -> None:
-    session = alone
-    session.run('mesh = jax.make_mesh((4,), ("data",))')
-    result = session.run('jax.device_put(np.arange(8.0), NamedSharding(mesh, P("data")))')
-    assert result.agreement is Agreement.SAME
+    alone.run('mesh = jax.make_mesh((4,), ("data",))')
+    result = alone.run('jax.device_put(np.arange(8.0), NamedSharding(mesh, P("data")))')
     np.testing.assert_array_equal(result.value, np.arange(8.0))
-    text = value_card(result).text
-    assert "Array([0., 1." in text
-    assert "P('data')" in text
-    assert "mesh data 4" in text
-    odd = session.run(
+    assert "mesh data 4" in value_card(result).text
+    odd = alone.run(
         "parts = [jax.device_put(np.full(3, float(d.id == 2)), d) for d in jax.devices()]\n"
         "jax.make_array_from_single_device_arrays((3,), NamedSharding(mesh, P()), parts)"
     )
     assert odd.agreement is Agreement.REPLICAS_DIFFER
-    assert "Replicas differ in 1 part" in value_card(odd).text
     assert "devices 0-1,3 ≠ device 2" in value_card(odd).text
-    assert "\n" not in value_card(session.run("jnp.ones(3)")).text
-
-
-def test_prng_keys(session: Session) -> None:
-    result = session.run("jax.random.split(jax.random.key(7), 3)")
-    assert result.agreement is Agreement.SAME
-    assert result.array is not None
-    assert result.array.shape == (3,)
-    assert result.array.dtype == "key<fry>"
-    assert session.run("jax.random.key(0)").agreement is Agreement.SAME
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int4", "bool", "complex64"])
-def test_dtypes_of_every_width(session: Session, dtype: str) -> None:
-    result = session.run(f"jnp.ones((2, 2), '{dtype}')")
-    assert result.agreement is Agreement.SAME
-    assert result.array is not None
-    assert result.array.dtype == dtype
-    assert result.value.astype(np.complex64).sum() == 4
-
-
-def test_a_deleted_array_is_described(session: Session) -> None:
-    result = session.run("y = jnp.ones(3)\ny.delete()\ny")
-    array = result.per_process[0].value
-    assert isinstance(array, ArrayInfo)
-    assert array.deleted
-    assert array.shape == (3,)
 
 
 def test_large_values_are_compared_at_once_and_fetched_on_access(session: Session) -> None:
@@ -229,13 +164,6 @@ def test_large_values_are_compared_at_once_and_fetched_on_access(session: Sessio
     assert all(info is not None and info.payload is None and info.digest for info in infos)
     assert result.agreement is Agreement.SAME
     np.testing.assert_array_equal(result.value, np.arange(1 << 18))
-
-
-def test_a_large_value_can_still_be_fetched_after_other_cells(session: Session) -> None:
-    result = session.run("np.full(1 << 18, process_index)")
-    session.run("1 + 1")
-    assert result.agreement is Agreement.DIFFERENT
-    assert [int(result.per_process[i].value[-1]) for i in ALL] == ALL
 
 
 def test_a_large_value_lives_as_long_as_out_has_it(session: Session) -> None:
@@ -274,13 +202,6 @@ def test_a_large_value_that_was_changed_is_not_taken_for_what_it_was(session: Se
         _ = result.value
 
 
-def test_a_large_array_that_was_deleted_says_so(session: Session) -> None:
-    result = session.run("w = jnp.zeros(1 << 19)\nw")
-    session.run("w.delete()")
-    with pytest.raises(JaxnbError, match=r"was deleted on process 0 since"):
-        _ = result.value
-
-
 def test_huge_values_are_not_compared_and_say_so(session: Session) -> None:
     result = session.run("np.zeros((65 << 20) // 8)", ranks=[0, 1])
     assert result.agreement is Agreement.UNCOMPARED
@@ -288,20 +209,9 @@ def test_huge_values_are_not_compared_and_say_so(session: Session) -> None:
     assert result.value[1].nbytes == 65 << 20
 
 
-def test_huge_replicas_are_compared_too(session: Session) -> None:
-    result = session.run(
-        MESH + "jax.jit(lambda: jnp.zeros(65 << 20, np.int8), "
-        "out_shardings=NamedSharding(mesh, P()))()"
-    )
-    assert result.agreement is Agreement.SAME
-    assert "identical on 4 processes (byte-compared)" in value_card(result).text
-    assert result.value.nbytes == 65 << 20
-
-
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [("lambda: 1", "function"), ("(i for i in range(3))", "generator"), ("np.random", "module"),
-     ("jax.devices()[0]", "Device"), ("jax.jit(jnp.sum)", "PjitFunction"),
+    [("(i for i in range(3))", "generator"), ("jax.jit(jnp.sum)", "PjitFunction"),
      ("class Odd:\n    def __reduce__(self): raise OSError('no')\nOdd()", "Odd")],
 )  # fmt: skip
 def test_values_that_cannot_travel(session: Session, code: str, kind: str) -> None:
@@ -312,18 +222,7 @@ def test_values_that_cannot_travel(session: Session, code: str, kind: str) -> No
     assert session.run("'use it: ' + type(_).__name__").value == f"use it: {kind}"
 
 
-def test_values_of_a_class_of_the_cell(session: Session) -> None:
-    result = session.run("class Mine:\n    n = 3\nMine()")
-    assert result.agreement is Agreement.UNCOMPARED
-    with pytest.raises(JaxnbError, match=r"__main__\.Mine.*code defined in a cell: Mine"):
-        _ = result.value
-    assert session.run("_.n").value == 3
-
-
-@pytest.mark.parametrize(
-    "last", ["f", "[f]", "Mine", "{1: Mine()}", "functools.lru_cache(f)", "jax.jit(f)",
-             "functools.partial(f, 1)"]
-)  # fmt: skip
+@pytest.mark.parametrize("last", ["[f]", "{1: Mine()}", "functools.lru_cache(f)", "jax.jit(f)"])
 def test_code_of_a_cell_is_not_compared_by_its_name(session: Session, last: str) -> None:
     result = session.run(
         "import functools\ndef make(n):\n    def f(*a): return n\n    return f\n"
@@ -332,44 +231,6 @@ def test_code_of_a_cell_is_not_compared_by_its_name(session: Session, last: str)
     assert result.agreement is Agreement.UNCOMPARED
     with pytest.raises(JaxnbError, match="cannot be pickled"):
         _ = result.value
-
-
-def test_reading_a_pickled_array_needs_no_jax(session: Session) -> None:
-    result = session.run("jnp.arange(3.0)")
-    nested = session.run(SHARDED + "{'x': x, 'y': jnp.ones(2, 'bfloat16')}")
-    payloads = []
-    for one in (result, nested):
-        info = one.per_process[0].value_info
-        assert info is not None
-        payloads.append(info.payload)
-    code = (
-        f"import pickle, sys\nfor p in {payloads!r}: print(pickle.loads(p))\n"
-        "assert 'jax' not in sys.modules and 'IPython' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@pytest.mark.thorough
-def test_corners_of_large_shards_are_cut_on_the_device(session: Session) -> None:
-    code = (
-        "import jaxnb.arrays.process_describe as s, contextlib\n"
-        "def both(a):\n"
-        "    whole = s.describe(a).corner\n"
-        "    kept = s._is_in_host_memory, s.host_view, s.MAX_WHOLE_BYTES\n"
-        "    sizes = []\n"
-        "    def host_view(d):\n"
-        "        sizes.append(d.size); return kept[1](d)\n"
-        "    s._is_in_host_memory, s.host_view, s.MAX_WHOLE_BYTES = lambda d: False, host_view, 0\n"
-        "    try: return whole == s.describe(a).corner, len(whole), max(sizes) <= 4096\n"
-        "    finally: s._is_in_host_memory, s.host_view, s.MAX_WHOLE_BYTES = kept\n"
-        "a = jnp.arange(40_000.0)\n"
-        "shapes = [(40_000,), (200, 200), (20, 10, 200), (10,) * 4 + (4,)]\n"
-        "[both(a.reshape(shape)) for shape in shapes]"
-        " + [both(jax.random.split(jax.random.key(3), 5000))]"
-    )
-    result = session.run(code)
-    assert [(same, small) for same, _, small in result.value] == [(True, True)] * 5
-    assert [count for _, count, _ in result.value] == [6, 36, 216, 1024, 6]
 
 
 def test_an_array_deleted_on_one_process_is_not_the_same(session: Session) -> None:
@@ -403,14 +264,6 @@ def test_agreement(session: Session, code: str, agreement: Agreement) -> None:
 # ---------------------------------------------------------------------- as IPython does
 
 
-def test_names_of_the_namespace(session: Session) -> None:
-    result = session.run(
-        "(jax.process_index() == process_index, jax.process_count(), num_processes,"
-        " jnp.__name__, np.__name__, P is jax.P, NamedSharding is jax.sharding.NamedSharding)"
-    )
-    assert result.value == (True, 4, 4, "jax.numpy", "numpy", True, True)
-
-
 def test_underscore_and_out(session: Session) -> None:
     session.run("41 + process_index", cell=1001)
     assert session.run("_ - process_index").value == 41
@@ -419,23 +272,11 @@ def test_underscore_and_out(session: Session) -> None:
 
 
 def test_magics(session: Session) -> None:
-    timed = session.run("%time 1 + 1")
-    assert timed.value == 2
-    assert "Wall time" in timed.per_process[3].stdout
     cell = session.run("%%time\nz = 5\nz")
     assert cell.value == 5
-    assert "Wall time" in cell.per_process[0].stdout
-    loops = session.run("t = %timeit -n1 -r1 -q -o sum(range(3))\nt.loops")
-    assert loops.value == 1
+    assert "Wall time" in cell.per_process[3].stdout
     assert session.run("%%capture captured\nprint('hidden')").stdout == ""
     assert session.run("captured.stdout").value == "hidden\n"
-
-
-def test_magics_that_do_not_exist_fail_the_cell(session: Session) -> None:
-    for code in ("%no_such_magic", "%%no_such_magic\nx"):
-        result = fails(session, code)
-        assert sorted(result.errors) == ALL
-        assert "no_such_magic" in str(result.errors[0])
 
 
 def test_shell_commands(session: Session) -> None:
@@ -488,21 +329,6 @@ def test_exit_does_not_end_the_process(alone: Session) -> None:
         assert alone.run("import os; os.getpid()").value == alone.processes[0].pid
 
 
-def test_displays_are_collected_by_process(session: Session) -> None:
-    result = session.run(
-        "from IPython.display import HTML, display\n"
-        "display(HTML(f'<b>{process_index}</b>'))\n"
-        "handle = display({'text/plain': 'old'}, raw=True, display_id=True)\n"
-        "handle.update({'text/plain': 'new'}, raw=True)"
-    )
-    for index in ALL:
-        html, old, new = result.per_process[index].displays
-        assert html.data["text/html"] == f"<b>{index}</b>"
-        assert (old.data["text/plain"], new.data["text/plain"]) == ("old", "new")
-        assert old.display_id == new.display_id is not None
-        assert (old.update, new.update) == (False, True)
-
-
 # ---------------------------------------------------------------------- text
 
 
@@ -524,28 +350,14 @@ def test_streams_are_kept_apart_and_attributed(session: Session) -> None:
 @pytest.mark.parametrize(
     ("code", "stdout", "merged"),
     [
-        ("print('x', end='')", "x", "[0-3] x\n"),
-        ("print()", "\n", "[0-3]\n"),
         ("print('10%\\r20%\\rdone')", "10%\r20%\rdone\n", "[0-3] done\n"),
-        ("print('é日本🎉')", "é日本🎉\n", "[0-3] é日本🎉\n"),
-        ("print('a\\nb')", "a\nb\n", "[0-3] a\n[0-3] b\n"),
         ("print('x' * 100_000)", "x" * 100_000 + "\n", f"[0-3] {'x' * 100_000}\n"),
-        ("import sys; sys.stdout.write('no end') and None", "no end", "[0-3] no end\n"),
     ],
-    ids=["no newline", "empty line", "carriage return", "unicode", "lines", "100 kB", "write"],
 )
 def test_text(session: Session, code: str, stdout: str, merged: str) -> None:
     result = session.run(code)
     assert [result.per_process[i].stdout for i in ALL] == [stdout] * 4
     assert [line.rstrip() for line in result.stdout.splitlines()] == merged.splitlines()
-
-
-def test_output_of_a_thread_that_outlives_its_statement(session: Session) -> None:
-    result = session.run(
-        "import threading\nt = threading.Thread(target=lambda: print('from a thread'))\n"
-        "t.start(); t.join()"
-    )
-    assert result.stdout == "[0-3] from a thread\n"
 
 
 # ---------------------------------------------------------------------- errors
@@ -577,12 +389,6 @@ def test_all_raise_the_same(session: Session) -> None:
     assert own_frames(tracebacks.pop()) == []
 
 
-def test_different_errors(session: Session) -> None:
-    result = fails(session, "raise [KeyError, OSError][process_index % 2](process_index)")
-    names = [result.errors[i].type_name for i in ALL]
-    assert names == ["KeyError", "OSError", "KeyError", "OSError"]
-
-
 def test_syntax_error_runs_nothing(session: Session) -> None:
     session.run("ran = False")
     result = fails(session, "ran = True\nprint('ran')\n)(")
@@ -605,13 +411,10 @@ def test_sys_exit_is_an_error_and_ends_nothing(session: Session, code: str) -> N
     [
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("raise ValueError(42)", "ValueError: 42"),
-        ("raise ValueError", "ValueError"),
-        ("raise BaseException('base')", "BaseException: base"),
         ("raise UnicodeError('ü\\nsecond line')", "UnicodeError: ü\nsecond line"),
         ("raise ExceptionGroup('two', [ValueError(1), KeyError(2)])",
          "ExceptionGroup: two (2 sub-exceptions)"),
         ("%nosuch", "UsageError: Line magic function `%nosuch` not found."),
-        ("class Own(Exception): pass\nraise Own('mine')", "Own: mine"),
     ],
 )  # fmt: skip
 def test_every_kind_of_exception_fails_the_cell(session: Session, code: str, error: str) -> None:
@@ -655,16 +458,6 @@ def test_lines_count_as_the_notebook_counts(
 ) -> None:
     result = fails(session, code, first_line=first_line)
     assert {error.line for error in result.errors.values()} == {line}
-
-
-def test_syntax_errors_count_lines_likewise(session: Session) -> None:
-    assert fails(session, "a = 1\n)(", first_line=2).errors[0].line == 3
-
-
-def test_jax_errors_end_at_the_cells_line(session: Session) -> None:
-    error = fails(session, "a = jnp.ones(2)\na @ jnp.ones(3)").errors[0]
-    assert error.type_name == "TypeError"
-    assert error.line == 2
 
 
 # ---------------------------------------------------------------------- ranks and time
@@ -738,90 +531,18 @@ def when_all_have_begun(folder: Path, act: Callable[[], None]) -> Iterator[str]:
 
 
 AWAITING = {
-    "sleep": "await asyncio.sleep(0)\n{enter}; time.sleep(600)",
-    "loop": "await asyncio.sleep(0)\n{enter}\nwhile True: pass",
     "await": "{enter}; await asyncio.sleep(600)",
     "task": "async def g(): {enter}; time.sleep(600)\n"
     "await asyncio.gather(g(), asyncio.sleep(600))",
-    "coroutine": "async def g(): {enter}; time.sleep(600)\nawait g()",
 }
 
 
-@pytest.mark.parametrize("case", gate_runs(["loop", "await", "task"], AWAITING))
+@pytest.mark.parametrize("case", AWAITING)
 def test_cells_that_await_are_interrupted(session: Session, tmp_path: Path, case: str) -> None:
     with when_all_have_begun(tmp_path, session.interrupt) as enter:
         result = fails(session, "import asyncio, time\n" + AWAITING[case].format(enter=enter))
     assert {error.type_name for error in result.errors.values()} == {"KeyboardInterrupt"}
     assert session.run("await asyncio.sleep(0, 1)").value == 1
-
-
-def test_an_interrupt_of_a_cell_that_awaits_can_be_caught(session: Session) -> None:
-    result = session.run(
-        "import asyncio, os, signal, time\nawait asyncio.sleep(0)\n"
-        "try:\n    os.kill(os.getpid(), signal.SIGINT); time.sleep(600)\n"
-        "except KeyboardInterrupt:\n    n = 3\nawait asyncio.sleep(0)\nn"
-    )
-    assert result.value == 3
-
-
-def test_interrupt_of_nothing_does_nothing(session: Session) -> None:
-    session.interrupt()
-    assert session.run("1").value == 1
-
-
-# ---------------------------------------------------------------------- statistics
-
-
-def in_use(session: Session) -> dict[int, int]:
-    """Device id to the bytes of live arrays on it, what earlier tests dropped apart."""
-    session.run("import gc; gc.collect();")
-    return {row.device.id: row.bytes_in_use or 0 for row in session.stats()}
-
-
-@pytest.mark.usefixtures("patient_answers")
-def test_stats_have_a_row_for_each_device(session: Session) -> None:
-    rows = session.stats()
-    pids = {p.process_index: p.pid for p in session.processes}
-    assert len(rows) == 8
-    assert len({row.device.id for row in rows}) == 8
-    for row in rows:
-        assert row.source == "live_arrays"
-        assert row.pid == pids[row.device.process_index]
-        assert row.process_rss_bytes is not None
-        assert row.process_pss_bytes is not None
-        assert 0 < row.process_pss_bytes <= row.process_rss_bytes
-        assert (row.peak_bytes, row.limit_bytes, row.note) == (None, None, "")
-
-
-@pytest.mark.usefixtures("patient_answers")
-def test_stats_count_a_sharded_array_exactly(session: Session) -> None:
-    before = in_use(session)
-    session.run(MESH + "big = jax.make_array_from_callback((64, 32), "
-                'NamedSharding(mesh, P("data", "model")), '
-                "lambda i: np.ones((16, 16), np.float32)); big.block_until_ready();")  # fmt: skip
-    grown = {d: n - before[d] for d, n in in_use(session).items()}
-    assert set(grown.values()) == {16 * 16 * 4}
-    # shard.data is an array of its own that shares the buffer.
-    session.run("parts = [s.data for s in big.addressable_shards];")
-    assert {d: n - before[d] for d, n in in_use(session).items()} == grown
-    session.run("del big, parts")
-    assert in_use(session) == before
-
-
-@pytest.mark.usefixtures("patient_answers")
-def test_stats_count_a_replicated_array_on_every_device(session: Session) -> None:
-    before = in_use(session)
-    session.run(MESH + "whole = jax.make_array_from_callback((100,), NamedSharding(mesh, P()), "
-                "lambda i: np.ones(100, np.float32)); whole.block_until_ready();")  # fmt: skip
-    assert {n - before[d] for d, n in in_use(session).items()} == {400}
-
-
-@pytest.mark.usefixtures("patient_answers")
-def test_looking_at_stats_changes_nothing(session: Session) -> None:
-    session.run(SHARDED)
-    assert in_use(session) == in_use(session)
-    live = [row.live_arrays for row in session.stats()]
-    assert [row.live_arrays for row in session.stats()] == live
 
 
 # ---------------------------------------------------------------------- the session
@@ -861,24 +582,6 @@ def test_busy_while_a_cell_runs(session: Session, tmp_path: Any) -> None:
     assert session.state == "ready"
 
 
-def test_restart_gives_fresh_processes(make_session: Any) -> None:
-    session = make_session(2, devices_per_process=2)
-    session.run("kept = 1")
-    before = session.processes
-    stages: list[str] = []
-    session.restart(lambda stage, detail: stages.append(stage))
-    after = session.processes
-    assert session.state == "ready"
-    assert {p.pid for p in before}.isdisjoint({p.pid for p in after})
-    assert {p.engine_id for p in before}.isdisjoint({p.engine_id for p in after})
-    assert [len(p.devices) for p in after] == [2, 2]
-    assert not any(psutil.pid_exists(p.pid) for p in before)
-    assert session.run("'kept' in globals()").value is False
-    assert session.run("jax.device_count(), num_processes").value == (4, 2)
-    assert stages[0] == "stopping"
-    assert stages[-1] == "checking"
-
-
 DRAW = """
 import random, secrets, uuid
 drawn = dict(
@@ -893,18 +596,24 @@ drawn
 """
 
 
-@pytest.mark.parametrize("launcher", gate_runs(["fork"], ["fork", "local"]))
-def test_no_two_processes_draw_the_same_numbers_unless_they_are_seeded(
-    make_session: Any, launcher: str
+def test_new_processes_draw_numbers_of_their_own_unless_they_are_seeded(
+    make_session: Any,
 ) -> None:
-    session = make_session(2, launcher=launcher)
+    session = make_session(2)
     drawn = list(session.run(DRAW).value.values())
     seeded = "np.random.seed(0); random.seed(0); np.random.random(), random.random()"
     equal = session.run(seeded).value
     os.kill(session.processes[1].pid, signal.SIGKILL)
     assert session.recover().died == (1,)
     drawn.append(session.run(DRAW, ranks=[1]).value)
-    session.restart()
+    before, stages = session.processes, list[str]()
+    session.restart(lambda stage, detail: stages.append(stage))
+    after = session.processes
+    assert (stages[0], stages[-1]) == ("stopping", "checking")
+    assert {p.pid for p in before}.isdisjoint({p.pid for p in after})
+    assert {p.engine_id for p in before}.isdisjoint({p.engine_id for p in after})
+    assert not any(psutil.pid_exists(p.pid) for p in before)
+    assert session.run("'drawn' in globals()").value is False
     drawn += session.run(DRAW).value.values()
     for name in drawn[0]:
         assert len({each[name] for each in drawn}) == 5, name
@@ -931,29 +640,6 @@ def test_closing(make_session: Any) -> None:
     assert session.group.state == "closed"
     session.interrupt()
     assert repr(session) == "<jaxnb.Session: 1 cpu processes, closed>"
-
-
-@pytest.mark.thorough
-def test_the_public_start_is_a_context_manager() -> None:
-    with jaxnb.start(1, platform="cpu", bare=True) as session:
-        assert session.run("2").value == 2
-        with pytest.raises(CellError, match="NameError"):
-            session.run("jnp")
-    assert session.state == "closed"
-
-
-def test_code_may_be_made_to_await_by_a_transformer_of_the_users(session: Session) -> None:
-    session.run(
-        "import asyncio\n"
-        "def waits(lines):\n"
-        "    new = {'later\\n': 'await asyncio.sleep(0, 9)'}\n"
-        "    return [new.get(each, each) for each in lines]\n"
-        "get_ipython().input_transformers_post.append(waits)"
-    )
-    try:
-        assert session.run("later").value == 9
-    finally:
-        session.run("get_ipython().input_transformers_post.remove(waits)")
 
 
 def test_the_footer_says_what_is_still_computed(session: Session) -> None:

@@ -94,25 +94,6 @@ def test_it_goes_on_with_what_was_saved(session: Session, other: Session, saved:
     assert {each.stat().st_mode & 0o777 for each in saved.iterdir()} == {0o600}
 
 
-@pytest.mark.thorough
-def test_what_was_loaded_needs_its_files_no_more(
-    session: Session, other: Session, saved: Path
-) -> None:
-    """Who reads a mapped file that was cut short is killed by SIGBUS."""
-    sums = "float(numbers.sum()), float(x.sum())"
-    expected = session.run(sums).value
-    other.load(saved)
-    maps = f"open('/proc/self/maps').read().count({str(saved)!r})"
-    files = (
-        f"sum(os.path.realpath(e).startswith({str(saved)!r}) for e in os.scandir('/proc/self/fd'))"
-    )
-    assert other.run(f"import os\n{maps}, {files}").value == (0, 0)
-    for each in saved.iterdir():
-        os.truncate(each, 0)
-    assert other.run(sums).value == expected
-    assert other.run("numbers.flags.writeable").value
-
-
 def test_some_variables(session: Session, other: Session, saved: Path) -> None:
     other.run("own = 'old'")
     assert other.load(saved, ["x"]).names == ("x",)
@@ -155,19 +136,6 @@ def test_a_full_disk_leaves_what_was_there(session: Session, saved: Path) -> Non
     assert session.run("own").per_process[3].value == 30
 
 
-@pytest.mark.thorough
-def test_a_recovery_that_cannot_write_leaves_nothing(other: Session, scratch: list[str]) -> None:
-    other.run(STATE)
-    other.run("import resource\nlimit = resource.getrlimit(resource.RLIMIT_FSIZE)")
-    other.run("resource.setrlimit(resource.RLIMIT_FSIZE, (65536, limit[1]))", ranks=[2])
-    with pytest.raises(JaxnbError, match=r"^Process 2 could not .*Nothing has changed"):
-        other.recover()
-    other.run("resource.setrlimit(resource.RLIMIT_FSIZE, limit)")
-    (folder,) = scratch
-    assert not Path(folder).exists()
-    assert other.run("own").per_process[3].value == 30
-
-
 @pytest.mark.parametrize(
     ("harm", "why"),
     [
@@ -190,25 +158,6 @@ def test_a_file_that_was_changed(other: Session, saved: Path, harm: object, why:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("field", "value", "why"),
-    [
-        ("python", "3.1", r"by Python 3\.1; this is 3"),
-        ("platform", "gpu", "on gpu devices; these are cpu"),
-    ],
-)
-def test_what_does_not_fit(
-    other: Session, saved: Path, field: str, value: object, why: str
-) -> None:
-    file = saved / "variables.json"
-    manifest = json.loads(file.read_text())
-    manifest["group"][field] = value
-    file.write_text(json.dumps(manifest))
-    with pytest.raises(UsageError, match=why):
-        other.load(saved)
-
-
-@pytest.mark.thorough
 def test_what_another_version_wrote(other: Session, saved: Path) -> None:
     file = saved / "variables.json"
     manifest = json.loads(file.read_text())
@@ -221,71 +170,6 @@ def test_what_another_version_wrote(other: Session, saved: Path) -> None:
     file.write_text("{")
     with pytest.raises(JaxnbError, match="not as it was written"):
         other.load(saved)
-
-
-@pytest.mark.thorough
-def test_what_interrupts_and_what_computes_while_it_is_packed(
-    session: Session, other: Session, tmp_path: Path
-) -> None:
-    """A class's own code runs: it may compute over all processes, and may fail on one."""
-    session.run("""
-mesh = jax.make_mesh((8,), ("a",), axis_types=(jax.sharding.AxisType.Auto,))
-total = jax.jit(jnp.sum)
-class Sums:
-    def __init__(self, x): self.x = x
-    def __reduce__(self): return float, (float(total(self.x)),)
-class Fails:
-    def __reduce__(self):
-        if process_index == 2: raise ValueError("not here")
-        return int, ()
-ones = np.ones(8)
-sums = Sums(jax.make_array_from_callback((8,), NamedSharding(mesh, P("a")), lambda i: ones[i]))
-fails = Fails()
-""")
-    (lost,) = session.save(tmp_path / "state", ["sums", "fails"]).lost
-    assert str(lost) == "`fails` (Fails) on process 2: ValueError: not here"
-    other.load(tmp_path / "state")
-    assert other.run("sums").value == 8.0
-
-
-@pytest.mark.thorough
-def test_a_function_has_its_text(other: Session, session: Session, saved: Path) -> None:
-    """Also where the other group has another cell of that number."""
-    expected = session.run("import inspect\ninspect.getsource(step.__wrapped__)").value
-    assert "state.w * 2 + 1" in expected
-    for number in range(1, 40):
-        other.run("def of_this_group(): return 2", cell=number)
-    other.load(saved)
-    assert other.run("import inspect\ninspect.getsource(step.__wrapped__)").value == expected
-    assert "return 2" in other.run("inspect.getsource(of_this_group)").value
-    with pytest.raises(CellError) as caught:
-        other.run("step(None)")
-    assert "state.w * 2 + 1" in caught.value.result.per_process[0].error.traceback
-
-
-@pytest.mark.thorough
-def test_what_was_lost_before_is_named_again(other: Session, tmp_path: Path) -> None:
-    other.run("gone = (i for i in range(2))")
-    for folder in ("first", "again"):
-        (lost,) = other.save(tmp_path / folder, ["gone"]).lost
-        assert str(lost).startswith("`gone` (generator) on processes 0-3: cannot pickle")
-        other.load(tmp_path / folder)
-
-
-@pytest.mark.thorough
-def test_what_is_lost_is_named_with_all_variables_that_hold_it(
-    other: Session, tmp_path: Path
-) -> None:
-    other.run(
-        "import threading\nlock = threading.Lock(); whole = 1; state = {'deep': [lock], 'w': 2}\n"
-        "class Model: pass\nmodel = Model(); model.state = state; only = [threading.Lock()]"
-    )
-    saved = other.save(tmp_path / "state", ["whole", "state", "model", "lock", "only"])
-    assert {each.path: each.also for each in saved.lost} == {
-        "lock": ("state", "model"),
-        "only[0]": (),
-    }
-    assert "`lock` (lock), also in `state` and `model`, on processes 0-3:" in str(saved)
 
 
 def test_what_one_process_alone_has(session: Session, other: Session, tmp_path: Path) -> None:

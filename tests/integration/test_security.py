@@ -5,21 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import stat
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
-import zmq
-from jupyter_client.session import Session as Signer
 
 import jaxnb
-from integration.conftest import gate_runs
-from integration.test_sentinel import dropped, until_dropped
-from jaxnb.lockstep.messages import conductor_beside
-from jaxnb.model.group import SentinelAddress
+from integration.conftest import LAUNCHERS
 from jaxnb.session import Session
 from support.fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests
 
@@ -52,7 +46,7 @@ def no_umask() -> Iterator[None]:
         os.umask(old)
 
 
-@pytest.mark.parametrize("launcher", gate_runs(["fork"], ["fork", "local"]))
+@LAUNCHERS
 def test_only_collectives_listen_on_ports(
     make_session: Callable[..., Session], launcher: str
 ) -> None:
@@ -73,7 +67,7 @@ def test_only_collectives_listen_on_ports(
         session.recover()  # a new service, and new sockets for collectives
 
 
-@pytest.mark.parametrize("launcher", gate_runs(["fork"], ["fork", "local"]))
+@LAUNCHERS
 def test_the_clusters_files_are_for_this_user_only(
     make_session: Callable[..., Session], launcher: str
 ) -> None:
@@ -95,7 +89,7 @@ def test_the_clusters_files_are_for_this_user_only(
     assert {p.name for p in folders if stat.S_IMODE(p.stat().st_mode) != 0o700} == set()
 
 
-@pytest.mark.parametrize("launcher", ["fork", pytest.param("local", marks=pytest.mark.thorough)])
+@LAUNCHERS
 def test_the_key_is_in_no_command_line_or_environment(
     make_session: Callable[..., Session], launcher: str
 ) -> None:
@@ -155,67 +149,3 @@ def connected_to(address: str | tuple[str, int]) -> Iterator[socket.socket]:
         stranger.settimeout(PATIENT_SECONDS)
         stranger.connect(address)
         yield stranger
-
-
-@pytest.mark.thorough
-def test_strangers_where_the_conductor_listens_do_no_harm(session: Session) -> None:
-    session.run(
-        "mesh = jax.make_mesh((jax.device_count(),), ('d',))\n"
-        "x = jax.device_put(np.ones(8), NamedSharding(mesh, P('d')))\n"
-        "f = jax.jit(jnp.sum)"
-    )
-    address = str(conductor_beside(session._life.cluster.service_address))
-    for garbage in GARBAGE:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
-            stranger.settimeout(PATIENT_SECONDS)
-            stranger.connect(address)
-            stranger.send(garbage)
-            with suppress(ConnectionError):  # it is hung up on
-                assert stranger.recv(1 << 10) == b""
-    assert session.run("float(f(x))").value == 8
-    assert_usable(session)
-
-
-def sentinel_of(session: Session, index: int) -> SentinelAddress:
-    address = session._life.reports[index].sentinel
-    assert address is not None
-    return address
-
-
-@contextmanager
-def connected(address: SentinelAddress) -> Iterator[zmq.Socket[bytes]]:
-    context = zmq.Context()
-    channel = context.socket(zmq.DEALER)
-    channel.connect(address.url)
-    try:
-        yield channel
-    finally:
-        context.destroy(linger=1000)
-
-
-def drops(session: Session, index: int, message: list[bytes]) -> bool:
-    """Whether a sentinel drops a message of a stranger, and does not answer."""
-    before = dropped(session, index)
-    with connected(sentinel_of(session, index)) as stranger:
-        stranger.send_multipart(message)
-        until_dropped(session, before + 1, index)
-        return not stranger.poll(0)
-
-
-@pytest.mark.thorough
-def test_a_message_said_again_by_another_is_dropped(pair: Session) -> None:
-    """Someone who could read one message, signature and all, has gained nothing."""
-    session = pair
-    signer = Signer(key=session._life.transport.key)
-    address = sentinel_of(session, 0)
-    heard = signer.serialize(
-        signer.msg("where", {"token": address.token, "sent": time.monotonic()})
-    )
-    with connected(address) as channel:
-        channel.send_multipart(heard)
-        assert channel.poll(PATIENT_SECONDS * 1000)
-    assert drops(session, 0, heard)
-    assert drops(session, 1, heard)  # to the other process
-    session.recover()
-    assert drops(session, 0, heard)
-    assert_usable(session)

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import sys
 import threading
 import time
 import warnings
@@ -24,13 +23,11 @@ import zmq
 from jupyter_client.session import Session as Signer
 
 import jaxnb
-from integration.conftest import Gate
 from jaxnb.errors import CellError, UsageError
 from jaxnb.model.group import SentinelAddress, SentinelFault, Whereabouts
 from jaxnb.session import Session
-from jaxnb.session.panel import is_in_jax
 from jaxnb.wire.messages import METADATA_KEY, digest, dump
-from jaxnb.wire.sentinels import ANSWER_SECONDS, WHERE, Sentinels
+from jaxnb.wire.sentinels import WHERE, Sentinels
 from support.fixtures import PATIENT_SECONDS, assert_usable, until
 
 ALL = [0, 1, 2, 3]
@@ -152,45 +149,6 @@ def test_in_python(alone: Session) -> None:
         assert [sorted(alone.where()) for _ in range(10)] == [[0]] * 10
 
 
-def test_the_line_is_the_notebooks(alone: Session) -> None:
-    """With the line of ``%%spmd`` before it."""
-    with running(alone, "import time\ntime.sleep(1000)", first_line=2):
-        where = wait_for(alone, 0, lambda w: w.in_cell is not None)
-        assert where.in_cell is not None
-        assert (where.in_cell.line, where.in_cell.source) == (3, "time.sleep(1000)")
-
-
-@pytest.mark.timing
-def test_in_cpp(make_session: Callable[..., Session], gate: Gate) -> None:
-    """In a collective that the other process joins late."""
-    session = make_session(2, check="off")
-    waits = "\n    ".join(["if process_index == 1:", *gate.wait.splitlines()])
-    code = f"from jax.experimental import multihost_utils as mh\n{waits}\nmh.process_allgather(1)"
-    thread = threading.Thread(target=session.run, args=[code])
-    thread.start()
-    try:
-        # While it compiles it may wait in a futex too, for its interpreter's lock.
-        where = wait_for(session, 0, lambda w: is_in_jax(w) and "/jax/" in w.stack[-1].file)
-        assert where.in_cell is not None
-        assert where.in_cell.source == "mh.process_allgather(1)"
-        started = time.perf_counter()
-        for _ in range(20):
-            assert sorted(session.where()) == [0, 1]
-        print(f"{(time.perf_counter() - started) / 20 * 1e3:.1f} ms for an answer of both")
-    finally:
-        gate.open()
-        thread.join()
-    assert_usable(session)
-
-
-def test_a_deep_stack_is_told_by_its_innermost_calls(alone: Session) -> None:
-    code = "import time\ndef down(n):\n    if n: down(n - 1)\n    else: time.sleep(1000)\ndown(300)"
-    with running(alone, code):
-        where = wait_for(alone, 0, lambda w: "sleep" in w.stack[-1].source)
-        assert len(where.stack) == 40
-        assert where.stack[-1].source == "else: time.sleep(1000)"
-
-
 @pytest.mark.usefixtures("patient_answers")
 def test_what_is_not_ours_is_dropped_and_counted(make_session: Callable[..., Session]) -> None:
     session = make_session(2)
@@ -309,50 +267,6 @@ def test_who_did_not_answer_in_time_is_asked_anew(alone: Session) -> None:
     assert [each.process_index for each in found] == [0] * 20
 
 
-@pytest.mark.timing
-def test_it_sleeps_between_questions(session: Session) -> None:
-    processes = [psutil.Process(info.pid) for info in session.processes]
-
-    def used() -> list[float]:
-        return [sum(p.cpu_times()[:2]) for p in processes]
-
-    session.where()
-    before = used()
-    threading.Event().wait(2.0)  # measured over this time; nothing is waited for
-    shares = [(b - a) / 2.0 for a, b in zip(before, used(), strict=True)]
-    print("share of a core:", shares)
-    assert max(shares) <= 0.1
-
-
-@pytest.mark.timing
-def test_a_stopped_process_is_left_out(make_session: Callable[..., Session]) -> None:
-    session = make_session(3)
-    pid = session.processes[1].pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        started = time.monotonic()
-        assert sorted(session.where()) == [0, 2]
-        assert time.monotonic() - started < ANSWER_SECONDS + 10
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    wait_for(session, 1, lambda where: where.in_cell is None)
-    assert sorted(session.where()) == [0, 1, 2]
-
-
-@pytest.mark.usefixtures("patient_answers")
-def test_many_ask_at_once(session: Session) -> None:
-    found: list[dict[int, Whereabouts]] = []
-    threads = [
-        threading.Thread(target=lambda: found.extend(session.where() for _ in range(5)))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENT_SECONDS)
-    assert [sorted(each) for each in found] == [[0, 1, 2, 3]] * 20
-
-
 FAILING = """
 def fail(*args):
     raise ValueError("a fault of the sentinel's own")
@@ -395,30 +309,11 @@ def test_a_question_that_fails_is_not_taken_for_silence(
     assert_usable(session)
 
 
-@pytest.mark.usefixtures("patient_answers")
-def test_an_answer_that_cannot_be_sent_is_a_fault_too(session: Session) -> None:
-    unsendable = FAILING.replace("= fail", "= lambda: (where,)").format(what="where.stack")
-    session.run(unsendable, ranks=[1])
-    try:
-        assert "object" in session.where()[1].fault
-    finally:
-        session.run(MENDED.format(what="where.stack"), ranks=[1])
-
-
-def test_a_child_that_the_notebook_has_forked_asks_by_sockets_of_its_own(session: Session) -> None:
-    assert sorted(session.where()) == ALL
-    context = multiprocessing.get_context("fork")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
-        child = context.Process(target=lambda: sys.exit(sorted(session.where()) != ALL))
-        child.start()
-    child.join(PATIENT_SECONDS)
-    assert child.exitcode == 0
+def test_a_forked_child_asks_by_sockets_of_its_own_and_runs_nothing(session: Session) -> None:
     assert sorted(session.where()) == ALL
 
-
-def test_a_forked_child_runs_nothing_on_its_parents_group(session: Session) -> None:
     def child() -> None:
+        assert sorted(session.where()) == ALL
         for use in (lambda: session.run("1"), lambda: session.pull("x"), session.recover):
             with pytest.raises(UsageError, match="belongs to the process that started it"):
                 use()
@@ -429,6 +324,7 @@ def test_a_forked_child_runs_nothing_on_its_parents_group(session: Session) -> N
         process.start()
     process.join(PATIENT_SECONDS)
     assert process.exitcode == 0
+    assert sorted(session.where()) == ALL
     assert_usable(session)
 
 

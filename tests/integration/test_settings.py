@@ -18,7 +18,6 @@ mesh = jax.make_mesh((8,), ("d",))
 rows = NamedSharding(mesh, P("d"))
 x = jax.make_array_from_callback((8,), rows, lambda i: np.arange(8, dtype=np.float32)[i])
 total = jax.jit(lambda x: (x * np.arange(8.0)).sum())
-drawn = jax.jit(lambda x, key: (x * jax.random.normal(key, (8,))).sum())
 dot = jax.jit(lambda x: jnp.einsum("i,i->", x, x, out_sharding=NamedSharding(mesh, P())))
 float(total(x))
 """
@@ -26,19 +25,12 @@ float(total(x))
 ON_TWO = "if process_index == 2: jax.config.update({!r}, {!r})\n"
 ON_ALL = "jax.config.update({!r}, {!r})\n"
 
-X64, PRNG, PRECISION = "jax_enable_x64", "jax_default_prng_impl", "jax_default_matmul_precision"
+X64, PRECISION = "jax_enable_x64", "jax_default_matmul_precision"
 NANS = "jax_debug_nans"
 
 DIFFERENT = [
     (X64, True, False, "float(total(x))"),
     (X64, True, False, "y = total(x)"),  # the others have left the cell by the time it is noticed
-    *(
-        pytest.param(*each, "float(drawn(x, jax.random.key(0)))", marks=pytest.mark.thorough)
-        for each in [  # the table of what is unequal has them, but what follows
-            (PRNG, "rbg", "threefry2x32"),
-            ("jax_threefry_partitionable", False, True),
-        ]
-    ),
 ]
 
 
@@ -85,20 +77,6 @@ def test_a_program_that_a_setting_has_changed_on_one_process_meets_no_other(
     assert [p.pid for p in group.processes] == pids
 
 
-@pytest.mark.thorough
-def test_it_is_told_once_for_the_same_values(group: Session) -> None:
-    with pytest.warns(PitfallWarning, match="jax_random_seed_offset"):
-        result = group.run(ON_TWO.format("jax_random_seed_offset", 7))
-    assert told(result) == ["`jax_random_seed_offset` is 0 on processes 0-1,3, 7 on process 2."]
-    assert not group.run("1").pitfalls
-    # What it does not change is the same program: it runs.
-    assert group.run("float(total(x))").value == 140.0
-    assert not group.run(ON_ALL.format("jax_random_seed_offset", 0)).pitfalls
-    with pytest.warns(PitfallWarning, match="jax_random_seed_offset"):  # it has come back
-        group.run(ON_TWO.format("jax_random_seed_offset", 7))
-    assert not group.run(ON_ALL.format("jax_random_seed_offset", 0)).pitfalls
-
-
 def test_what_all_change_alike_passes(group: Session) -> None:
     result = group.run(ON_ALL.format(X64, True) + "y = total(x); y.dtype.name, float(y)")
     assert result.value == ("float64", 140.0)
@@ -107,18 +85,6 @@ def test_what_all_change_alike_passes(group: Session) -> None:
     assert result.value == ("float32", 140.0)
     assert (result.divergence, result.pitfalls) == (None, ())
     assert not group.run(ON_ALL.format(X64, False) + "float(total(x))").pitfalls
-
-
-@pytest.mark.thorough
-def test_a_context_manager_on_some_processes_is_noticed(group: Session) -> None:
-    code = (
-        "with jax.enable_x64(True) if process_index == 2 else contextlib.nullcontext():\n"
-        "    y = float(total(x))"
-    )
-    result = refused(lambda: group.run(code, timeout=PATIENT_SECONDS))
-    assert "True on process 2" in str(result.errors[2])
-    result = group.run("float(total(x))")
-    assert (result.value, result.pitfalls) == (140.0, ())
 
 
 @pytest.mark.parametrize(
@@ -134,34 +100,3 @@ def test_settings_that_leave_programs_the_same_let_them_run(
     assert result.divergence is None
     assert group.run("float(dot(x))").value == 140.0
     assert group.run(ON_ALL.format(name, usual) + "float(dot(x))").value == 140.0
-
-
-@pytest.mark.thorough
-def test_what_a_process_may_have_for_itself_is_not_told(group: Session) -> None:
-    code = """
-jax.config.update("jax_default_device", jax.local_devices()[0])
-if process_index == 0:
-    jax.config.update("jax_log_compiles", False)
-    jax.config.update("jax_explain_cache_misses", False)
-    jax.config.update("jax_compilation_cache_max_size", 1)
-    jax.config.update("jax_numpy_rank_promotion", "warn")
-    jax.config.update("jax_transfer_guard", "log")
-float(total(x))
-"""
-    result = group.run(code)
-    assert (result.pitfalls, result.divergence) == ((), None)
-    mended = """
-jax.config.update("jax_default_device", None)
-jax.config.update("jax_compilation_cache_max_size", -1)
-jax.config.update("jax_numpy_rank_promotion", "allow")
-jax.config.update("jax_transfer_guard", None)
-"""
-    assert not group.run(mended).pitfalls
-
-
-@pytest.mark.timing
-def test_a_group_is_formed_anew_though_jit_is_disabled(group: Session) -> None:
-    group.run(ON_ALL.format("jax_disable_jit", True))
-    group.recover()
-    group.run(ON_ALL.format("jax_disable_jit", False))
-    assert group.run("float(total(x))").value == 140.0

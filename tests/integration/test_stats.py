@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable
-
 import pytest
 
-from integration.test_sentinel import running, wait_for
-from jaxnb.errors import ProcessDiedError
 from jaxnb.profile.card_stats import stats_card
 from jaxnb.profile.statistics import DeviceStats
 from jaxnb.session import Session
-from jaxnb.session.panel import is_in_jax
-from support.fixtures import assert_usable
 
 MESH = """
 mesh = jax.make_mesh((jax.device_count(),), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -22,13 +14,6 @@ def make(each):
     n = jax.device_count()
     return jax.make_array_from_callback(
         (n * each,), NamedSharding(mesh, P("d")), lambda index: np.ones(each, np.float32))
-"""
-HANGS = """
-if process_index == 0:
-    y = total(x)
-    float(y)
-else:
-    import time; time.sleep(1000)
 """
 KIB = 1 << 10
 
@@ -91,26 +76,6 @@ def test_where_the_largest_are_is_what_their_shardings_say(session: Session) -> 
                      **{f"whole[{i}]": "each device" for i in range(3)}}  # fmt: skip
 
 
-@pytest.mark.thorough  # keys and refs by test_shards.py, names by the tests above
-@pytest.mark.usefixtures("patient_answers")
-def test_odd_arrays_and_many_equal_ones(session: Session) -> None:
-    """Of thousands that are equally large all processes tell the same few."""
-    session.restart()
-    session.run(
-        MESH + "keys = jax.random.split(jax.random.key(0), 1 << 10)\n"
-        "ref = jax.new_ref(jnp.zeros(1 << 12))\nempty = jnp.zeros((0, 4))\n"
-        "many = [jnp.ones(1 << 9) for _ in range(5000)]"
-    )
-    rows = session.stats()
-    first = [row for row in rows if row.live_arrays >= 5000]
-    assert len(first) == 4
-    told = [[(array.name, array.dtype, array.nbytes) for array in row.largest] for row in first]
-    assert told == [told[0]] * 4
-    assert told[0][:2] == [("ref", "float32", 16 * KIB), ("keys (key words)", "uint32", 8 * KIB)]
-    assert {name for name, *_ in told[0][2:]} == {"many[0]", "many[1000]", "many[1001]"}
-    assert "devices 0,2048,4096,6144" in stats_card(rows).text
-
-
 @pytest.mark.usefixtures("patient_answers")
 def test_what_is_donated_or_deleted_does_not_count(session: Session) -> None:
     session.run(
@@ -145,32 +110,6 @@ def test_a_cell_says_what_it_changed(session: Session) -> None:
 
 
 @pytest.mark.usefixtures("patient_answers")
-def test_arrays_of_one_name_that_differ_by_process_are_where_their_processes_are(
-    session: Session,
-) -> None:
-    session.restart()
-    session.run(
-        MESH + "rows = 16 if process_index != 3 else 8\n"
-        "z = jax.make_array_from_process_local_data(\n"
-        "    NamedSharding(mesh, P('d')), np.ones((rows, 64), np.float32));"
-    )
-    told = [line.split() for line in stats_card(session.stats()).text.splitlines()]
-    where = {line[1]: line[-2:] for line in told if line[:1] == ["z"]}
-    assert where == {
-        "float32[64,": ["processes", "0-2"],
-        "float32[32,": ["process", "3"],
-    }
-
-
-@pytest.mark.usefixtures("patient_answers")
-def test_elements_of_less_than_a_byte_are_packed(session: Session) -> None:
-    """As XLA packs them: two of int4 are a byte, four of uint2."""
-    made = session.run("four, two = jnp.ones(1 << 12, jnp.int4), jnp.ones(1 << 12, jnp.uint2)")
-    for each in made.per_process.values():
-        assert [m.change_bytes for m in each.memory] == [3 * KIB, 0]
-
-
-@pytest.mark.usefixtures("patient_answers")
 @pytest.mark.filterwarnings("ignore::jaxnb.errors.PitfallWarning")
 def test_what_a_cell_shows_counts_once(session: Session) -> None:
     """JAX computes it while the cell ends: until then it is not known which arrays share memory."""
@@ -193,45 +132,3 @@ def test_a_cells_peak_is_told(session: Session) -> None:
     assert peak > rss
     assert {m.peak_of for m in found} == {"process"}
     assert session.run("pass", ranks=[1]).per_process[1].memory == ()
-
-
-@pytest.mark.timing
-def test_in_whatever_state_the_processes_are(make_session: Callable[..., Session]) -> None:
-    session = make_session(2, devices_per_process=2, check="off")
-    session.run(MESH + "x = make(256)\ntotal = jax.jit(jnp.sum)\nfloat(total(x));")
-    idle = [row.bytes_in_use or 0 for row in session.stats()]
-    cpu = [row.process_cpu_seconds or 0.0 for row in session.stats()]
-
-    def assert_told() -> None:
-        """Asked while both are in a cell, both tell what they hold."""
-        rows = session.stats()
-        assert [row.note for row in rows] == [""] * 4
-        told = [row.bytes_in_use or 0 for row in rows]
-        assert all(now >= before for now, before in zip(told, idle, strict=True))
-        assert by_name(rows)["x"] == KIB
-        used = [row.process_cpu_seconds or 0.0 for row in rows]
-        assert all(now > before for now, before in zip(used, cpu, strict=True))
-
-    with running(session, "while True: pass"):  # in Python
-        for index in (0, 1):
-            wait_for(session, index, lambda where: where.in_cell is not None)
-        assert_told()
-    # The processes are new: with several devices nobody knows what an interrupt leaves pending.
-    cpu = [row.process_cpu_seconds or 0.0 for row in session.stats()]
-    # In a collective that nobody else joins, with what it computes not there yet.
-    with running(session, HANGS):
-        wait_for(session, 0, is_in_jax)
-        assert_told()
-    assert_usable(session)
-
-    os.kill(session.processes[1].pid, signal.SIGSTOP)
-    notes = [row.note for row in session.stats()]
-    os.kill(session.processes[1].pid, signal.SIGCONT)
-    assert notes[:2] == ["", ""]
-    assert all(note.startswith("process 1: stopped, `kill -CONT") for note in notes[2:])
-
-    with pytest.raises(ProcessDiedError):
-        session.run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", ranks=[1])
-    rows = session.stats()
-    assert [row.note for row in rows] == ["", "", *["process 1: was killed by SIGKILL"] * 2]
-    assert [row.bytes_in_use is None for row in rows] == [False, False, True, True]

@@ -10,7 +10,7 @@ import pytest
 
 from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.sinks import NoSink
-from jaxnb.errors import CellError, JaxnbError
+from jaxnb.errors import JaxnbError
 from jaxnb.labels import Outputs
 from jaxnb.model.cells import RichOutput
 from jaxnb.session import Session
@@ -127,14 +127,6 @@ def test_bars_that_would_be_widgets_are_text(session: Session) -> None:
     assert result.value is True
 
 
-def test_lines_are_labelled_with_who_said_them(session: Session) -> None:
-    sink = Recorder()
-    code = "print('all')\nif process_index in (0, 2, 3): print('some')\nprint('last')"
-    result = session.run(code, sink=sink)
-    assert sink.shown == ["[0-3] all", "[0,2-3] some", "[0-3] last"]
-    assert result.stdout.splitlines() == sink.shown
-
-
 class InOrder(Recorder):
     """Keeps displays among the lines."""
 
@@ -165,31 +157,6 @@ def test_half_a_line_stands_above_the_display_that_ended_it(session: Session) ->
     assert result.per_process[0].stdout == "half 0half 1half 2ab\n"
 
 
-def test_half_a_line_is_cleared(session: Session) -> None:
-    cleared: list[int] = []
-
-    class Clears(Recorder):
-        def clear(self, process_index: int, wait: bool) -> None:
-            if process_index == 0:
-                cleared.append(len(self.shown))
-
-    sink = Clears()
-    session.run(
-        "from IPython.display import clear_output\nprint('a', end=''); clear_output(); print('b')",
-        sink=sink,
-    )
-    assert sink.shown == ["[0-3] a", "[0-3] b"]
-    assert cleared == [1]
-
-
-def test_a_process_keeps_the_order_of_its_lines(session: Session) -> None:
-    sink = Recorder()
-    session.run("for i in range(200): print(i if i % 10 else f'{process_index}: {i}')", sink=sink)
-    for index in ALL:
-        mine = [line.partition("] ")[2] for line in sink.shown if index in _processes(line)]
-        assert mine == [str(i) if i % 10 else f"{index}: {i}" for i in range(200)]
-
-
 @pytest.mark.parametrize(
     ("outputs", "shown"),
     [
@@ -203,12 +170,6 @@ def test_outputs(session: Session, outputs: Outputs, shown: list[str]) -> None:
     result = session.run("print('same')", sink=sink, outputs=outputs)
     assert sorted(sink.shown) == shown
     assert [result.per_process[i].stdout for i in ALL] == ["same\n"] * 4
-
-
-def test_first_is_the_first_of_those_that_run(session: Session) -> None:
-    sink = Recorder()
-    session.run("print(process_index)", sink=sink, outputs="first", ranks=[3, 1])
-    assert sink.shown == ["[1] 1"]
 
 
 def test_nothing_is_lost_of_20_000_lines_from_each(session: Session) -> None:
@@ -253,24 +214,6 @@ def test_a_sink_that_raises_does_not_break_the_group(session: Session) -> None:
     assert isinstance(raised.value.__cause__, OSError)
     assert session.state == "ready"
     assert session.run("done").value is True
-
-
-def test_a_sink_that_raises_does_not_hide_the_cells_error(session: Session) -> None:
-    class Broken(Recorder):
-        def lines(self, lines: list[MergedLine]) -> None:
-            raise OSError("no paper")
-
-    with pytest.raises(JaxnbError) as raised:
-        session.run("print('x')\nraise ValueError('boom')", sink=Broken())
-    assert "ValueError: boom" in str(raised.value)
-    assert session.run("1").value == 1
-
-
-def test_output_before_an_error_is_shown(session: Session) -> None:
-    sink = Recorder()
-    with pytest.raises(CellError):
-        session.run("print('before')\n1/0", sink=sink)
-    assert sink.shown == ["[0-3] before"]
 
 
 def test_what_c_code_writes_comes_whole_and_without_gloos_lines(

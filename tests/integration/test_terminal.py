@@ -116,20 +116,6 @@ def test_a_session_in_a_terminal(terminal: Terminal) -> None:
 
 
 @pytest.mark.thorough
-def test_rich_output_is_text_in_a_terminal(terminal: Terminal) -> None:
-    terminal.type("%load_ext jaxnb")
-    terminal.type(EXACT_LABELS)
-    terminal.type("%spmd_start -n 2 --platform cpu")
-    shown = terminal.type(
-        "%%spmd\nfrom IPython.display import HTML, display\n"
-        "display(HTML('<b>x</b>')); display(process_index)"
-    )
-    above = "— above: what process 0 displayed; below: what others did and it did not"
-    first = ["<IPython.core.display.HTML object>", "0", above, "[1] 1"]
-    assert shown.splitlines()[:4] == first
-
-
-@pytest.mark.thorough
 def test_a_background_cell_in_a_terminal(terminal: Terminal) -> None:
     terminal.type("%load_ext jaxnb")
     terminal.type(EXACT_LABELS)
@@ -152,16 +138,3 @@ def test_leaving_the_terminal_ends_the_group(terminal: Terminal) -> None:
     assert "1 process" in terminal.type("%spmd_start -n 1 --platform cpu")
     terminal.close()
     assert terminal.child.exitstatus == 0
-
-
-@pytest.mark.thorough  # proved by tests/integration/test_running.py
-def test_control_c_interrupts_the_cell(terminal: Terminal) -> None:
-    terminal.type("%load_ext jaxnb")
-    terminal.type(EXACT_LABELS)
-    terminal.type("%spmd_start -n 2 --platform cpu")
-    terminal.child.sendline("%spmd print('began'); import time; time.sleep(600)")
-    terminal.child.expect_exact("[0-1] began")
-    terminal.child.sendintr()
-    terminal.child.expect("CellError: .*KeyboardInterrupt")
-    terminal.child.expect(PROMPT)
-    assert "still here" in terminal.type("%spmd 'still ' + 'here'")

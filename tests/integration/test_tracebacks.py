@@ -6,11 +6,8 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
-
 import jaxnb
 from jaxnb.session import Session
-from support.fixtures import own_frames
 
 SPREAD = """
 mesh = jax.make_mesh((jax.device_count(),), ("d",))
@@ -88,41 +85,6 @@ def test_frames_of_the_user_are_whole_and_those_of_libraries_short(
     session.run("sys.path.pop(0)")
 
 
-@pytest.mark.thorough
-def test_no_source_of_a_library_is_parsed(session: Session) -> None:
-    """That takes a second of processor time for JAX's, on every process."""
-    session.run("jnp.ones((2, 3)) @ jnp.ones((2, 3))", raise_on_error=False)
-    code = "from stack_data import Source\nsorted(str(file) for file, _ in {})"
-    name = "Source.__dict__['__source_cache_with_lines']"  # where the package has what it parsed
-    # Which cells have failed on which process before is another test's.
-    parsed = session.run(code.format(name)).per_process[0].value
-    assert any("<cell " in file for file in parsed)
-    assert not [file for file in parsed if "/jax/" in file]
-
-
-@pytest.mark.thorough
-def test_a_chain_of_errors_and_a_recursion(session: Session) -> None:
-    code = (
-        "def down(n):\n    return n and down(n - 1) or 1 / 0\n"
-        "try:\n    down(50)\nexcept ZeroDivisionError as error:\n"
-        "    raise RuntimeError('outer') from error"
-    )
-    text = session.run(code, raise_on_error=False).errors[1].traceback
-    assert "ZeroDivisionError: division by zero" in text
-    assert "The above exception was the direct cause" in text
-    assert "[... skipping similar frames: down at line 2 (" in text
-    assert text.index("ZeroDivisionError") < text.index("RuntimeError: outer")
-
-
-@pytest.mark.thorough
-def test_an_error_in_a_library_alone_has_its_frames(session: Session) -> None:
-    text = session.run("import json; json.loads('{')", raise_on_error=False).errors[0].traceback
-    file = sys.modules["json.decoder"].__file__ if "json.decoder" in sys.modules else "decoder.py"
-    assert f"{Path(str(file)).name}:" in text
-    assert "raw_decode" in text
-    assert "JSONDecodeError" in text
-
-
 def test_jaxnb_is_not_in_it(session: Session) -> None:
     code = "x = spread()\nx.delete()\njax.block_until_ready(jnp.sum(x))"
     text = session.run(SPREAD + code, raise_on_error=False).errors[0].traceback
@@ -130,27 +92,3 @@ def test_jaxnb_is_not_in_it(session: Session) -> None:
     # Not the word: the folder of a checkout, which the environment may be in, is called that too.
     assert str(Path(jaxnb.__file__).parent) not in text
     assert "jaxnb." not in text.replace(sys.prefix, "")
-
-
-@pytest.mark.thorough
-def test_nor_is_it_where_jax_shows_what_was_traced(session: Session) -> None:
-    """JAX makes such frames itself."""
-    code = (
-        "from jax.experimental import checkify\n"
-        "def f(a): return jnp.sqrt(jax.jit(lambda b: b - 2)(a))\n"
-        "error, _ = jax.jit(checkify.checkify(f, errors=checkify.nan_checks))(jnp.ones(3))\n"
-        "error.throw()"
-    )
-    found = session.run(code, raise_on_error=False).errors[0].traceback
-    assert "in f(" in found
-    assert own_frames(found) == []
-
-
-@pytest.mark.thorough
-def test_who_asks_for_variables_has_all_frames_whole(session: Session) -> None:
-    session.run("%xmode Verbose")
-    text = session.run("jnp.ones((2, 3)) @ jnp.ones((2, 3))", raise_on_error=False).errors[0]
-    assert "_dot_general_shape_rule(lhs=ShapedArray(float32[2,3])" in text.traceback
-    session.run("%xmode Context")
-    text = session.run("jnp.ones((2, 3)) @ jnp.ones((2, 3))", raise_on_error=False).errors[0]
-    assert "_dot_general_shape_rule\n" in text.traceback

@@ -76,41 +76,25 @@ def shift_tab(nb: Notebook, marked: str, detail: int = 0) -> str:
     ("marked", "expected"),
     [
         ("%%spmd\njnp.lins|", ["jnp.linspace"]),
-        ("%%spmd\ntrain_|", ["train_step"]),
         ("%%spmd\nstate['|", ["state['params", "state['step"]),
         ("%%spmd\nstate['params']['w'].shar|", ["state['params']['w'].sharding"]),
         ("%%spmd\nwhole = x\n\nwhol|", ["whole"]),
-        ("%%spmd\nfrom jax import nump|", [
-            "from jax import numpy",
-            "from jax import numpy_dtype_promotion",
-            "from jax import numpy_rank_promotion",
-        ]),
         ("%%spmd\ntrain_step(x, learn|", ["train_step(x, learning_rate="]),
-        ("%%spmd\nopen('/et|", ["open('/etc/"]),
         ("%%spmd\nx.shar|\nx", ["x.sharding"]),
-        ("%%spmd\n%timei|", ["%timeit", "%%timeit"]),
         ("%%spmd\n%spmd|", []),
         ("%%spmd --chec|", ["%%spmd --check"]),
         ("%%spmd --ranks |", ["%%spmd --ranks 0", "%%spmd --ranks 1"]),
         ("%spmd x.shar|", ["%spmd x.sharding"]),
-        ("%spmd_pull train_|", ["%spmd_pull train_step"]),
         ("%spmd_pull state['st|", ["%spmd_pull state['step"]),
-        ("%spmd_layout train_|", ["%spmd_layout train_step"]),
         ("%%spmd\nonly_h|", []),
         ("%%spmd\nonly_here.|", []),
         ("only_h|", ["only_here"]),
-        ("train_|", []),
         ("spmd.rest|", ["spmd.restart"]),
         ("spmd['sta|", ["spmd['state"]),
     ],
 )  # fmt: skip
 def test_tab(nb: Notebook, marked: str, expected: list[str]) -> None:
     assert tab(nb, marked) == expected
-
-
-def test_names_are_there_from_the_start(nb: Notebook) -> None:
-    for name in ("jax", "jnp", "np", "P", "NamedSharding", "process_index", "num_processes"):
-        assert name in tab(nb, f"%%spmd\n{name[:-1]}|")
 
 
 def test_without_a_group_tab_is_ipythons() -> None:
@@ -184,14 +168,7 @@ def test_a_magic_on_a_later_line(nb: Notebook) -> None:
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        (
-            "%spmd_pull x",
-            "`%spmd_pull` belongs in the notebook, and this cell",
-        ),
-        (
-            "y = 1\n%spmd_status",
-            "`%spmd_status` belongs in the notebook, and this cell",
-        ),
+        ("y = 1\n%spmd_pull x", "`%spmd_pull` belongs in the notebook, and this cell"),
         ("%load_ext jaxnb", "`%load_ext jaxnb` belongs in the notebook, and this cell"),
         ("y = 1\n%%spmd\nx", "a `%%spmd` cell already runs on the processes. Remove it."),
     ],
@@ -202,7 +179,7 @@ def test_a_magic_within_a_cell(nb: Notebook, code: str, said: str) -> None:
     assert said in cell.error.evalue
 
 
-@pytest.mark.parametrize("code", ["odd?", "odd??", "%pinfo odd", "%page odd", "%pdoc odd"])
+@pytest.mark.parametrize("code", ["odd?", "%pinfo odd", "%page odd"])
 @pytest.mark.parametrize("ranks", ["", " --ranks 1"])
 def test_help_is_shown_once_though_the_processes_tell_other_things(
     nb: Notebook, code: str, ranks: str
@@ -241,8 +218,8 @@ def test_plain_cells_run_on_the_processes_and_say_so(auto: Notebook) -> None:
 
 @pytest.mark.parametrize(
     "code",
-    ["%%local\nonly_here['notebook']", "%time only_here['notebook']", "\n%pwd", "!true", "a = !pwd",
-     "%%spmd\n1 + 1", "%%time\nonly_here", "", "# nothing"],
+    ["%%local\nonly_here['notebook']", "\n%pwd", "a = !pwd", "%%spmd\n1 + 1", "%%time\nonly_here",
+     "# nothing"],
 )  # fmt: skip
 def test_magics_and_local_cells_stay_where_they_are(auto: Notebook, code: str) -> None:
     assert MARK not in auto.good(code).text

@@ -7,6 +7,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from hypothesis import strategies as st
 
 from jaxnb.session import Session
 
@@ -124,3 +125,20 @@ class Wrapped:
 def relu(x): ...
 """
 """A module that the notebook and the processes import."""
+
+
+MESHES = [((8,), "a"), ((4, 2), "ab"), ((2, 4), "ab"), ((2, 2, 2), "abc"), ((1, 8), "ab")]
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> tuple[tuple[int, ...], str, tuple[int, ...], list[Any]]:
+    """Sizes and names of a mesh's axes, and a shape with a spec that divides it."""
+    sizes, names = draw(st.sampled_from(MESHES))
+    left, spec, shape = list(names), [], []
+    for _ in range(draw(st.integers(0, 3))):
+        count = draw(st.integers(0, min(2, len(left))))
+        mine = [left.pop(draw(st.integers(0, len(left) - 1))) for _ in range(count)]
+        parts = math.prod(sizes[names.index(name)] for name in mine)
+        spec.append(tuple(mine) or None)
+        shape.append(parts * draw(st.integers(0, 3)))
+    return sizes, names, tuple(shape), spec
