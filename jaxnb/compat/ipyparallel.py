@@ -131,17 +131,28 @@ def relay_with(controller: Any) -> None:
     controller.mq_class = f"{__name__}.{Relay.__name__}"
 
 
-def call_when_heart_monitor_listens(called: Callable[[], object]) -> None:
-    """Has a function called once the heart monitor of this process has its sockets."""
+def tell_of_heart_monitor(listens: Callable[[], object], beats: Callable[[Any], None]) -> None:
+    """Has a heart monitor told that starts in this process from now on.
+
+    Args:
+        listens: Called once it has its sockets; after that it waits for the hub.
+        beats: Takes the monitor, which has begun to ask for beats.
+    """
     from ipyparallel.controller.heartmonitor import HeartMonitor
 
     start = HeartMonitor.start  # called once both sockets are bound
 
-    def report_and_start(monitor: Any) -> None:
-        called()
+    def tell_and_start(monitor: Any) -> None:
+        listens()
         start(monitor)
+        beats(monitor)
 
-    HeartMonitor.start = report_and_start
+    HeartMonitor.start = tell_and_start
+
+
+def beats_of(monitor: Any) -> Any:
+    """Returns the timer by which a heart monitor asks for beats: it can be stopped and started."""
+    return monitor.caller
 
 
 def leave_out_traffic(hub: Any) -> None:
@@ -153,3 +164,20 @@ def leave_out_traffic(hub: Any) -> None:
     monitor = hub.monitor.socket
     monitor.setsockopt(zmq.UNSUBSCRIBE, b"")
     monitor.setsockopt(zmq.SUBSCRIBE, b"heartmonitor")
+
+
+def call_at_registrations(hub: Any, called: Callable[[], None]) -> None:
+    """Has a function called each time that a hub has begun to register an engine."""
+    register = hub.query_handlers["registration_request"]
+
+    def registered(*message: Any) -> Any:
+        answer = register(*message)
+        called()
+        return answer
+
+    hub.query_handlers["registration_request"] = registered
+
+
+def is_registering(hub: Any) -> bool:
+    """Whether engines are being registered whose hearts have not been heard yet."""
+    return bool(hub.incoming_registrations)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import multiprocessing
 import os
@@ -16,10 +17,74 @@ from traitlets.config import Config
 from jaxnb.compat import ipyparallel
 from jaxnb.launch import lifeline
 
-HEARTBEAT_MS = 100
-"""The hub counts an engine as registered at the second beat after it came, so a start waits for one
-to two periods (ipyparallel's default of 3 s costs a start 5 s). More beats would cost an idle group
-more of a processor."""
+AWAKE_SECONDS = 2.0
+"""For so long hearts are asked to beat after somebody has registered: three times at least."""
+
+
+def start_heart_monitor(process: Any) -> int:
+    """Starts the process that hears the engines' hearts.
+
+    It asks them to beat after SIGUSR1 only, for :data:`AWAKE_SECONDS`: that a heart beats tells
+    that its engine can be registered, and nothing after that. To ask eight of them all the time
+    takes 1 % of a processor.
+
+    Args:
+        process: ipyparallel's, which has not been started. It is forked.
+
+    Returns:
+        A file for :func:`wait_until_it_listens`.
+    """
+    read_fd, write_fd = os.pipe()
+    run = process.run
+
+    def tell_and_run() -> None:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # it is awake at first
+
+        # In the child, which has nothing else to do.
+        ipyparallel.tell_of_heart_monitor(lambda: os.write(write_fd, b"\n"), _beat_when_woken)
+        run()
+
+    process.run = tell_and_run
+    process.start()
+    os.close(write_fd)
+    return read_fd
+
+
+def _beat_when_woken(monitor: Any) -> None:
+    """Has a heart monitor, which has just started in this process, beat after SIGUSR1 only."""
+    loop, beats = asyncio.get_running_loop(), ipyparallel.beats_of(monitor)
+    sleeps: asyncio.TimerHandle | None = None
+
+    def wake() -> None:
+        nonlocal sleeps
+        if sleeps is not None:
+            sleeps.cancel()
+        sleeps = loop.call_later(AWAKE_SECONDS, beats.stop)
+        if not beats.is_running():
+            beats.start()
+
+    loop.add_signal_handler(signal.SIGUSR1, wake)
+    wake()  # a signal before now was lost
+
+
+def wait_until_it_listens(fd: int) -> None:
+    """Waits until the heart monitor has its sockets.
+
+    Raises:
+        SystemExit: It has ended; why is the last that it wrote.
+    """
+    with os.fdopen(fd, "rb") as told:
+        if not told.read(1):
+            raise SystemExit("The heart monitor could not start.")
+
+
+HEARTBEAT_MS = 25
+"""The hub counts an engine as registered at the second beat after it came, so the period is
+what a start waits for (ipyparallel's default of 3 s costs a start 5 s). Beats are asked for while
+somebody registers only."""
+
+WAKE_SECONDS = 1.0
+"""So often the heart monitor is woken for as long as an engine is being registered."""
 
 MISSED_BEATS = 10**9
 """Beats an engine may miss: any number. A dead process is noticed by its launcher at once; one that
@@ -70,11 +135,24 @@ class Controller(IPController):  # type: ignore[misc]
         return f"{info['interface']}:{number}"
 
     def init_hub(self) -> None:
-        """Has the hub keep track of engines only."""
+        """Has the hub keep track of engines only, and hearts beat while one is registered."""
         # A second lock: the first is the mode of the folder, which a user may change.
         self.context.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
         super().init_hub()
+        self._is_waking = False
         ipyparallel.leave_out_traffic(self.hub)
+        ipyparallel.call_at_registrations(self.hub, self._begin_to_wake_hearts)
+
+    def _begin_to_wake_hearts(self) -> None:
+        if not self._is_waking:
+            self._wake_hearts()
+
+    def _wake_hearts(self) -> None:
+        """Asks hearts to beat, until all engines are registered."""
+        os.kill(self.heartmonitor_process.pid, signal.SIGUSR1)
+        self._is_waking = ipyparallel.is_registering(self.hub)
+        if self._is_waking:
+            self.loop.call_later(WAKE_SECONDS, self._wake_hearts)
 
     def save_connection_dict(self, fname: str, cdict: dict[str, Any]) -> None:
         """Writes no file: it would hold the key, and nobody reads it."""
@@ -88,25 +166,14 @@ class Controller(IPController):  # type: ignore[misc]
         """
         ipyparallel.relay_with(self)
         super().init_schedulers()
-        process, (self._heart_fd, write_fd) = self.heartmonitor_process, os.pipe()
-        run = process.run
-
-        def report_and_run() -> None:  # in the forked process
-            ipyparallel.call_when_heart_monitor_listens(lambda: os.write(write_fd, b"\n"))
-            run()
-
-        process.run = report_and_run
-        process.start()
-        os.close(write_fd)
-        process.start = lambda: None
+        self._heart_fd = start_heart_monitor(self.heartmonitor_process)
+        self.heartmonitor_process.start = lambda: None
 
     def init_signal(self) -> None:
         """Tells the launcher; ipyparallel calls this once the schedulers have started."""
         for child in self.children:
             child.bound.wait()  # or this process ends
-        with os.fdopen(self._heart_fd, "rb") as heart_listens:
-            if not heart_listens.read(1):  # it has ended; why is the last that it wrote
-                raise SystemExit("The heart monitor could not start.")
+        wait_until_it_listens(self._heart_fd)
         super().init_signal()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         heart, loop = self.heartmonitor_process.sentinel, self.loop

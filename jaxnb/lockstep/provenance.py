@@ -168,8 +168,16 @@ def unequal_names_text(
         how = "bound a name to different arrays on different processes"
     else:
         how = "stopped at different steps: these variables mix shards of different arrays"
-    said = f"{cell_label(cell)} {how}. {names_text(differences)}"
+    common = _last_common_step(differences)
+    said = f"{cell_label(cell)} {how}. {names_text(differences)}{common}"
     return f"{said}{in_notebook(_MENDS)}"
+
+
+def _last_common_step(differences: Sequence[Difference]) -> str:
+    made = [side.made for each in differences for _, side in each.sides if side is not None]
+    if len({(each.kind, each.name, each.cell) for each in made}) != 1 or made[0].kind != "dispatch":
+        return ""
+    return f" Last step completed everywhere: dispatch {min(each.number for each in made)}."
 
 
 def _passed(difference: Difference) -> str:

@@ -11,7 +11,14 @@ from jaxnb.cells.running import RunningCell
 from jaxnb.lockstep.messages import Asking
 from jaxnb.model.group import AtLine, Waits, Whereabouts
 from jaxnb.session.reach import Reach
-from jaxnb.session.reasons import Reason, awaited, silent_reason, still_text, threads_reason
+from jaxnb.session.reasons import (
+    Reason,
+    awaited,
+    lost_text,
+    silent_reason,
+    still_text,
+    threads_reason,
+)
 
 _COMPILES = ("backend_compile", "compile_or_get_cached", "_compile_and_write_cache")
 
@@ -61,6 +68,11 @@ def has_caught_interrupt(where: Whereabouts, seconds: float) -> bool:
     """
     since = where.interrupted_seconds
     return since is not None and since >= seconds and where.in_cell is not None
+
+
+def is_idle(where: Whereabouts) -> bool:
+    """Whether a process's main thread waits for messages, in its event loop."""
+    return bool(where.stack) and where.stack[-1].file.endswith("/selectors.py")
 
 
 def doing(where: Whereabouts) -> str:
@@ -196,6 +208,10 @@ on. With a look a second, no wait is shown later than after 5 s."""
 QUIET_SECONDS = 5.0
 """The user is shown where the processes of a cell are that has shown nothing for so long."""
 
+LOST_SECONDS = 10.0
+"""Who runs no cell for so long, and has not answered, never will: a message was lost. Nothing in
+the way of messages drops any, so this is told and not mended."""
+
 
 class Panel:
     """Watches one running cell; nothing that it sees has it do anything to the processes.
@@ -220,6 +236,8 @@ class Panel:
         self._looker = group.looker(running.request)
         self._raised_at: dict[str, float] = {}  # what was raised, and when that was first seen
         self._told: set[str] = set()
+        self._absent: dict[int, float] = {}
+        self._has_told_of_loss = False
         self.failed_apart = ""
 
     def close(self) -> None:
@@ -237,6 +255,7 @@ class Panel:
         self._standing.see(self._group.where(waiting), waiting, now)
         if self._looker is not None:
             self._looker.look()
+        self._tell_who_is_absent(now)
         self._tell_who_raised(now)
         reason = self._failure() or self._fault() or Reason("")
         is_quiet = now - self._running.shown_at >= QUIET_SECONDS
@@ -293,6 +312,18 @@ class Panel:
 
     def _askings(self) -> tuple[Asking, ...]:
         return (self._looker and self._looker.waits) or ()
+
+    def _tell_who_is_absent(self, now: float) -> None:
+        """Tells, once, who runs nothing, though the cell waits for it."""
+        found = self._standing.found.items()
+        absent = [i for i, each in found if each.cell_seconds is None and is_idle(each)]
+        self._absent = {i: self._absent.get(i, now) for i in absent}
+        if self._running.is_behind:  # the answer comes after all output
+            self._absent = dict.fromkeys(absent, now)
+        lost = [i for i, since in sorted(self._absent.items()) if now - since >= LOST_SECONDS]
+        if lost and not self._has_told_of_loss:
+            self._has_told_of_loss = True
+            self._running.notice(lost_text(lost, LOST_SECONDS, self._running.interrupt_by))
 
     def _tell_who_raised(self, now: float) -> None:
         """Tells what was raised a while ago, though the cell goes on elsewhere; each thing once."""

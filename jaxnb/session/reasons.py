@@ -14,6 +14,22 @@ from jaxnb.model.group import StackEntry, Whereabouts
 from jaxnb.model.scripts import in_notebook, the_cell
 
 
+def lost_text(processes: Sequence[int], seconds: float, press: str) -> str:
+    """Returns what is said of processes that run no cell, and have not answered.
+
+    Args:
+        processes: Their indices.
+        seconds: For how long.
+        press: How the user interrupts the cell.
+    """
+    runs, has = ("is running", "has") if len(processes) == 1 else ("are running", "have")
+    return (
+        f"{processes_label(processes).capitalize()} {runs} no cell and {has} not answered for "
+        f"{seconds:g} s: a message was lost. {press} twice to end {the_cell()}"
+        f"{in_notebook(': new processes take over the variables')}."
+    )
+
+
 def still_text(
     raised: Sequence[tuple[Sequence[int], str]],
     processes: Sequence[int],

@@ -72,6 +72,15 @@ class Presses(Notices):
             self.interrupted.set()
 
 
+class LostPresses(Presses):
+    """Interrupts when a message is said to be lost, too."""
+
+    def notice(self, text: str) -> None:
+        super().notice(text)
+        if "message was lost" in text:
+            self.interrupted.set()
+
+
 class Panels(NoSink):
     """Keeps where processes are; calls something when that is shown again, or Interrupt asked."""
 
@@ -304,15 +313,16 @@ if process_index == 1: _lose({kind!r}, {text!r})
     ("kind", "text"),
     [pytest.param("apply_reply", "ok", id="answer"), pytest.param("status", "idle", id="end")],
 )
-def test_a_cell_whose_answer_is_lost_is_shown_and_can_be_ended(
+def test_a_message_that_is_lost_is_told_of(
     group: Session, monkeypatch: pytest.MonkeyPatch, kind: str, text: str
 ) -> None:
-    monkeypatch.setattr(panel, "QUIET_SECONDS", 0.5)
-    interrupted = threading.Event()
-    sink = Panels(interrupted.set)
+    monkeypatch.setattr(panel, "LOST_SECONDS", 1.0)
+    sink = LostPresses()
     with pytest.raises(CellError):
-        group.run(LOSES.format(kind=kind, text=text), sink=sink, interrupted=interrupted)
-    assert [(each.processes, each.place) for each in sink.panels[0].places] == [((1,), None)]
+        group.run(LOSES.format(kind=kind, text=text), sink=sink, interrupted=sink.interrupted)
+    told = [each for each in sink.notices if "message was lost" in each]
+    assert len(told) == 1
+    assert told[0].startswith("Process 1 is running no cell and has not answered for 1 s")
     group.run(CHECK)
     assert_usable(group)
 
