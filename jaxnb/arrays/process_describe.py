@@ -69,6 +69,14 @@ def unreduced_axes(sharding: Any) -> tuple[str, ...]:
     return tuple(sorted(str(axis) for axis in sharding.spec.unreduced))
 
 
+def summed(sharding: Any) -> Any:
+    """Returns the sharding that the sum of the summands would have: JAX knows no parts of these."""
+    if not unreduced_axes(sharding):
+        return sharding
+    spec = jax.P(*sharding.spec.partitions)
+    return jax.sharding.NamedSharding(sharding.mesh, spec, memory_kind=sharding.memory_kind)
+
+
 def shards_of(sharding: Any, shape: tuple[int, ...]) -> tuple[ShardInfo, ...]:
     """Returns who holds which part, whether the array is there or not; without digests.
 
@@ -77,14 +85,9 @@ def shards_of(sharding: Any, shape: tuple[int, ...]) -> tuple[ShardInfo, ...]:
     JAX's own ``Shard.replica_id`` goes through all devices for each of them, and its
     ``global_shards`` fail for PRNG keys where another process has a shard.
     """
-    if unreduced_axes(sharding):
-        # JAX knows no parts of these: take those that the result of the sum would have.
-        sharding = jax.sharding.NamedSharding(
-            sharding.mesh, jax.P(*sharding.spec.partitions), memory_kind=sharding.memory_kind
-        )
     seen: dict[Index, int] = {}
     shards = []
-    for device, slices in sharding.devices_indices_map(shape).items():
+    for device, slices in summed(sharding).devices_indices_map(shape).items():
         index = tuple(s.indices(n)[:2] for s, n in zip(slices, shape, strict=True))
         replica = seen.get(index, 0)
         seen[index] = replica + 1

@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 
 from jaxnb.arrays.gathered import numpy_dtype
 from jaxnb.arrays.lost import LostValue
-from jaxnb.arrays.process_describe import dtype_facts, split_axes, unreduced_axes
+from jaxnb.arrays.process_describe import dtype_facts, split_axes, summed, unreduced_axes
 from jaxnb.arrays.process_held import as_bytes
 from jaxnb.arrays.process_names import paths_to
 from jaxnb.compat import jax_arrays as exact
@@ -242,7 +242,7 @@ def _boxes(sharding: Any, shape: tuple[int, ...]) -> dict[Any, Box] | None:
 
     They are not where ``jax.pmap`` has made it: a part has a dimension less.
     """
-    places = sharding.addressable_devices_indices_map(tuple(shape))
+    places = summed(sharding).addressable_devices_indices_map(tuple(shape))
     if any(type(part) is int for index in places.values() for part in index):
         return None
     return {device: box_of(index, shape) for device, index in places.items()}

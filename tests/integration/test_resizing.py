@@ -222,7 +222,6 @@ def test_parts_of_different_arrays_are_never_put_together(
     assert_usable(session)
 
 
-@pytest.mark.thorough
 def test_arrays_that_are_not_summed_yet_are_saved_and_not_laid_out_anew(
     make_session: Callable[..., Session], tmp_path: Path
 ) -> None:
