@@ -292,9 +292,11 @@ def merged_again(lines: list[MergedLine]) -> list[MergedLine]:
     Equal lines that came further apart than lines wait for each other are one then. Within one
     stream of a process lines keep their order.
     """
-    if len(lines) > MOST_AGAIN:
+    everyone = {process for line in lines for process in line.processes}
+    of_some = [(each.name, each.text) for each in lines if len(each.processes) < len(everyone)]
+    if len({*of_some}) == len(of_some) or len(lines) > MOST_AGAIN:
         return lines
-    merger = StreamMerger({process for line in lines for process in line.processes})
+    merger = StreamMerger(everyone)
     for line in lines:
         for process in line.processes:
             merger.feed(process, line.name, f"{line.text}\n", 0.0)
