@@ -15,14 +15,7 @@ from jaxnb.labels import (
     plural_word,
     processes_label,
 )
-from jaxnb.model.compiled import Column as Measure
-from jaxnb.model.compiled import (
-    ComparisonReport,
-    ComparisonStage,
-    OutputWarning,
-    Variant,
-    VariantFailure,
-)
+from jaxnb.model import compiled as model
 
 MAX_WARNINGS = 8
 _LONGEST = 400
@@ -32,7 +25,7 @@ _NAME = 40
 _LEAST = 12
 """Characters of a name that a row of text has at least."""
 
-TITLES: dict[Measure, tuple[str, str]] = {
+TITLES: dict[model.Column, tuple[str, str]] = {
     "bytes": ("sends", "each device sends in one call"),
     "memory": ("memory", "memory of each device"),
     "compile": ("compile", "compile time"),
@@ -40,7 +33,7 @@ TITLES: dict[Measure, tuple[str, str]] = {
 }
 """The title of each column in a table, and in a chart."""
 
-STAGES: dict[ComparisonStage, str] = {
+STAGES: dict[model.ComparisonStage, str] = {
     "placed": "its arguments cannot be laid out like that",
     "traced": "JAX could not trace it",
     "lowered": "JAX could not lower it",
@@ -61,7 +54,7 @@ _CPU = "Compiled and timed on CPUs: a GPU has other collectives and other times.
 _CPU_PLAN = "From XLA's CPU compiler; a GPU's combines and moves collectives."
 
 
-def comparison_card(report: ComparisonReport) -> Card:
+def comparison_card(report: model.ComparisonReport) -> Card:
     """What each sharding of a function sends, needs and takes, the best of each marked."""
     variants = report.variants
     meshes = {v.mesh.label for v in variants if v.mesh is not None}
@@ -81,11 +74,11 @@ def comparison_card(report: ComparisonReport) -> Card:
     )
 
 
-def _name(variant: Variant) -> str:
+def _name(variant: model.Variant) -> str:
     return one_line(variant.name, _NAME)
 
 
-def _facts(report: ComparisonReport, meshes: set[str]) -> list[str]:
+def _facts(report: model.ComparisonReport, meshes: set[str]) -> list[str]:
     counts = sorted({len(v.mesh.device_ids) for v in report.variants if v.mesh is not None})
     facts = [plural(len(report.variants), "sharding")]
     if len(counts) == 1:
@@ -103,7 +96,7 @@ def _facts(report: ComparisonReport, meshes: set[str]) -> list[str]:
     return facts
 
 
-def _table(report: ComparisonReport, *, with_meshes: bool) -> Table:
+def _table(report: model.ComparisonReport, *, with_meshes: bool) -> Table:
     columns = [
         Column("sharding", least=_LEAST),
         Column("mesh", only="html", optional=True),
@@ -125,7 +118,7 @@ def _table(report: ComparisonReport, *, with_meshes: bool) -> Table:
     return Table(columns, rows)
 
 
-def _cell(variant: Variant, column: Measure, is_best: bool) -> Cell:
+def _cell(variant: model.Variant, column: model.Column, is_best: bool) -> Cell:
     number = ranking.number(variant, column)
     if number is None:
         return Cell("–")
@@ -140,7 +133,7 @@ def _cell(variant: Variant, column: Measure, is_best: bool) -> Cell:
     return Cell(f"{text} ★", "bold", short=f"*{text}", title="best of this column")
 
 
-def _spread(variant: Variant) -> str:
+def _spread(variant: model.Variant) -> str:
     if variant.timing is None:
         return ""
     low, high = format_time(variant.timing.low), format_time(variant.timing.high)
@@ -157,7 +150,7 @@ def format_time(seconds: float) -> str:
     return f"{number:.{0 if number >= 99.5 else 1 if number >= 9.95 else 2}f} {unit}"
 
 
-def _meshes_text(report: ComparisonReport) -> str:
+def _meshes_text(report: model.ComparisonReport) -> str:
     """Returns which variant is on which mesh, where they differ."""
     names: dict[str, list[str]] = {}
     for variant in report.variants:
@@ -168,7 +161,7 @@ def _meshes_text(report: ComparisonReport) -> str:
     return wrapped("; ".join(f"mesh {mesh}: {', '.join(who)}" for mesh, who in names.items()) + ".")
 
 
-def _details(variant: Variant) -> list[str]:
+def _details(variant: model.Variant) -> list[str]:
     """Returns a variant's collectives by kind and axes, the ones that send most first."""
     if variant.report is None:
         return []
@@ -189,7 +182,7 @@ def _details(variant: Variant) -> list[str]:
     ]
 
 
-def _details_text(report: ComparisonReport) -> str:
+def _details_text(report: model.ComparisonReport) -> str:
     lines = []
     for variant in report.variants:
         if found := _details(variant):
@@ -198,7 +191,7 @@ def _details_text(report: ComparisonReport) -> str:
     return "\n".join(["collectives of one call:", *lines]) if lines else ""
 
 
-def failure_text(failure: VariantFailure) -> str:
+def failure_text(failure: model.VariantFailure) -> str:
     """Returns why a variant has no numbers, or no time."""
     parts = [failure.message]
     if failure.error is not None and failure.error.type_name != "UsageError":
@@ -209,7 +202,7 @@ def failure_text(failure: VariantFailure) -> str:
     return f"{STAGES[failure.stage]}: {' '.join(part for part in parts if part)}"
 
 
-def _warning(variant: str, warning: OutputWarning) -> str:
+def _warning(variant: str, warning: model.OutputWarning) -> str:
     what = f"{one_line(variant, _NAME)}: {warning.output}, {warning.type}, "
     holds = f"{format_bytes(warning.device_bytes)} on each device"
     less = f"{warning.expected}: {format_bytes(warning.expected_bytes)}"
@@ -227,7 +220,7 @@ def _warning(variant: str, warning: OutputWarning) -> str:
     )
 
 
-def _closing(report: ComparisonReport, table: Table) -> Either:
+def _closing(report: model.ComparisonReport, table: Table) -> Either:
     """Returns what is said below; the best are marked in another way as text."""
     is_marked = any(isinstance(c, Cell) and c.short is not None for row in table.rows for c in row)
     star, asterisk = (
@@ -237,7 +230,7 @@ def _closing(report: ComparisonReport, table: Table) -> Either:
     return Either([Note(star, "dim")], wrapped(asterisk))
 
 
-def _notes(report: ComparisonReport) -> list[str]:
+def _notes(report: model.ComparisonReport) -> list[str]:
     compiled = [v.report for v in report.variants if v.report is not None]
     notes: list[str] = []
     if report.not_run and not report.planned:

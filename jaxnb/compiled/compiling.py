@@ -10,15 +10,9 @@ from typing import Any
 from jaxnb.compiled import collectives
 from jaxnb.errors import JaxnbError, NotCompiledError, UsageError
 from jaxnb.labels import one_line, processes_label
+from jaxnb.model import compiled as model
 from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.cells import CallRequest
-from jaxnb.model.compiled import (
-    AxisTotal,
-    Collective,
-    CompiledReport,
-    Memory,
-    NotCompiled,
-)
 from jaxnb.wire.asking import Channel
 
 EXAMPLE = "`f(x)`, or `jax.jit(f)(x, key=3)`"
@@ -132,7 +126,7 @@ _STAGES = {
 }
 
 
-class Collectives(list[Collective]):
+class Collectives(list[model.Collective]):
     """The collectives of a compiled call, in the order in which they stand in the program.
 
     A list; a notebook shows it as a table, ``print`` too. Nothing of it was run.
@@ -146,13 +140,13 @@ class Collectives(list[Collective]):
         planned: As above.
     """
 
-    def __init__(self, report: CompiledReport, *, planned: bool = False) -> None:
+    def __init__(self, report: model.CompiledReport, *, planned: bool = False) -> None:
         super().__init__(report.collectives)
         self.report = report
         self.planned = planned
 
     @property
-    def totals(self) -> tuple[AxisTotal, ...]:
+    def totals(self) -> tuple[model.AxisTotal, ...]:
         """What they move by the mesh axes that they go along, the most first."""
         return collectives.totals(self)
 
@@ -177,7 +171,7 @@ class Collectives(list[Collective]):
         return self.report.accessed_bytes
 
     @property
-    def memory(self) -> Memory | None:
+    def memory(self) -> model.Memory | None:
         """What the program needs of each device's memory; None if XLA does not say."""
         return self.report.memory
 
@@ -217,13 +211,15 @@ def compile_on(channel: Channel, code: str) -> Collectives:
     everyone = dict.fromkeys(range(channel.num_processes), request)
     answers = channel.ask_together(everyone, seconds=COMPILE_SECONDS)
     channel.require(answers, f"`{one_line(code)}` was compiled")
-    failed = {i: a for i, a in answers.items() if isinstance(a, NotCompiled)}
+    failed = {i: a for i, a in answers.items() if isinstance(a, model.NotCompiled)}
     if failed:
         raise _failed(code, failed, channel.num_processes)
     return Collectives(_agreed(code, answers))
 
 
-def _failed(code: str, failed: Mapping[int, NotCompiled], num_processes: int) -> NotCompiledError:
+def _failed(
+    code: str, failed: Mapping[int, model.NotCompiled], num_processes: int
+) -> NotCompiledError:
     first = next(iter(failed.values()))
     where = ""
     if len(failed) < num_processes:
@@ -242,7 +238,7 @@ def _failed(code: str, failed: Mapping[int, NotCompiled], num_processes: int) ->
 
 
 def not_compiled(
-    code: str, answer: NotCompiled, where: str = "", advice: str = ""
+    code: str, answer: model.NotCompiled, where: str = "", advice: str = ""
 ) -> NotCompiledError:
     """Returns the error that says why a call could not be compiled.
 
@@ -261,7 +257,7 @@ def not_compiled(
     return NotCompiledError(whole, rendering=answer.error.traceback)
 
 
-def _agreed(code: str, answers: Mapping[int, CompiledReport]) -> CompiledReport:
+def _agreed(code: str, answers: Mapping[int, model.CompiledReport]) -> model.CompiledReport:
     """Returns one of the answers if all are the same.
 
     Raises:

@@ -23,16 +23,8 @@ from jaxnb.compiled.compiling import EXAMPLE, Collectives, not_compiled, require
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.labels import one_line
 from jaxnb.launch.folder import command_line
+from jaxnb.model import compiled as model
 from jaxnb.model.cells import CellRequest
-from jaxnb.model.compiled import (
-    ComparisonReport,
-    CompiledReport,
-    GroupValues,
-    NotCompiled,
-    PlanPiece,
-    PlanReply,
-    PlanRequest,
-)
 
 
 @dataclass(frozen=True)
@@ -46,7 +38,7 @@ class EarlierCells:
     """
 
     requests: Iterable[CellRequest] = ()
-    values: Callable[[Sequence[str]], GroupValues] = lambda _: GroupValues()
+    values: Callable[[Sequence[str]], model.GroupValues] = lambda _: model.GroupValues()
 
 
 NO_CELLS = EarlierCells()
@@ -58,7 +50,7 @@ LOOK_SECONDS = 0.2
 """How often it is looked whether an interrupt has come, at least."""
 
 
-def ask_scratch(request: PlanRequest) -> PlanReply:
+def ask_scratch(request: model.PlanRequest) -> model.PlanReply:
     """Starts a scratch process, asks it, and ends it.
 
     It reads a file, and has a pipe to this process and no sockets. However long it takes, it can
@@ -91,7 +83,7 @@ def ask_scratch(request: PlanRequest) -> PlanReply:
                 f"ended with status {process.returncode} before it answered. The group is "
                 f"unchanged. Its last lines:\n{_last_lines(log)}"
             )
-    reply: PlanReply = pickle.loads(answer)
+    reply: model.PlanReply = pickle.loads(answer)
     return reply
 
 
@@ -137,7 +129,7 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _INNER = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-def pieces_of(cells: Iterable[CellRequest]) -> Iterator[PlanPiece]:
+def pieces_of(cells: Iterable[CellRequest]) -> Iterator[model.PlanPiece]:
     """Returns the statements of cells, each with whether a plan runs it, and what it binds.
 
     Args:
@@ -155,7 +147,7 @@ def pieces_of(cells: Iterable[CellRequest]) -> Iterator[PlanPiece]:
             yield piece_of(f"<cell {cell.cell}>", text, node)
 
 
-def piece_of(name: str, text: str, node: ast.stmt) -> PlanPiece:
+def piece_of(name: str, text: str, node: ast.stmt) -> model.PlanPiece:
     """Returns a statement as a piece of a plan.
 
     Args:
@@ -167,7 +159,9 @@ def piece_of(name: str, text: str, node: ast.stmt) -> PlanPiece:
     match node:
         case ast.Expr(ast.Call(func=ast.Attribute(value=ast.Name(id=changed)))):
             pass
-    return PlanPiece(name, statement_text(text, node), text, bound, _is_definition(node), changed)
+    return model.PlanPiece(
+        name, statement_text(text, node), text, bound, _is_definition(node), changed
+    )
 
 
 def statement_text(text: str, node: ast.stmt) -> str:
@@ -283,7 +277,7 @@ def plan(
         JaxnbError: The process ended early.
     """
     found = answer(code, devices=devices, cells=cells, name=name, first_line=first_line)
-    assert isinstance(found, CompiledReport)
+    assert isinstance(found, model.CompiledReport)
     return Collectives(found, planned=True)
 
 
@@ -295,7 +289,7 @@ def answer(
     name: str = "<plan>",
     first_line: int = 1,
     label: str = "",
-) -> CompiledReport | ComparisonReport:
+) -> model.CompiledReport | model.ComparisonReport:
     """Asks a scratch process; see :func:`plan`.
 
     Args:
@@ -321,13 +315,13 @@ def answer(
     *pieces, last = (piece_of(name, numbered, statement) for statement in body)
     definitions = tuple(pieces_of(cells.requests))
     values = cells.values(sorted({name for each in definitions for name in each.bound}))
-    request = PlanRequest(
+    request = model.PlanRequest(
         devices, definitions, tuple(pieces), last, compares=bool(label), values=values
     )
     reply = ask_scratch(request)
     if reply.output:
         print(reply.output, end="")  # noqa: T201  # what the user's code has printed
-    if isinstance(reply.answer, NotCompiled):
+    if isinstance(reply.answer, model.NotCompiled):
         _require_names(reply)
         error = reply.answer.error
         if error.type_name == "UsageError":
@@ -345,9 +339,9 @@ _ADVICE = (
 )
 
 
-def _require_names(reply: PlanReply) -> None:
+def _require_names(reply: model.PlanReply) -> None:
     """Raises UsageError for want of a name that a cell has made for the group's devices."""
-    assert isinstance(reply.answer, NotCompiled)
+    assert isinstance(reply.answer, model.NotCompiled)
     found = re.match(r"name '(\w+)' is not defined", reply.answer.error.message)
     if reply.answer.error.type_name != "NameError" or found is None:
         return

@@ -21,16 +21,8 @@ from jaxnb.compiled.process_variants import Given
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.labels import format_bytes, processes_label
 from jaxnb.launch.host import available_bytes
+from jaxnb.model import compiled as model
 from jaxnb.model.cells import ProcessError, middle_half
-from jaxnb.model.compiled import (
-    ComparisonReport,
-    ComparisonStage,
-    LeafLayout,
-    OutputWarning,
-    Timing,
-    Variant,
-    VariantFailure,
-)
 from jaxnb.wire.process_together import exchange, members
 
 LEAST, MOST = 5, 200
@@ -61,7 +53,7 @@ class CallFailedError(Exception):
 
 def measure(
     call: Callable[[], Any] | None, prepare: Callable[[], None], repeats: int | None
-) -> Timing:
+) -> model.Timing:
     """Calls a function on all processes of the cell, and measures how long its results take.
 
     After a first call and a second one the processes agree how many follow.
@@ -83,7 +75,7 @@ def measure(
     medians = {i: statistics.median(each) for i, each in by_process.items()}
     slowest = max(medians, key=lambda i: medians[i]) if len(medians) > 1 else None
     low, high = middle_half(calls)
-    return Timing(
+    return model.Timing(
         median=statistics.median(calls),
         low=low,
         high=high,
@@ -122,7 +114,7 @@ def _timed_together(
     return {i: each["seconds"] for i, each in words.items() if each["seconds"]}
 
 
-def failure(words: Mapping[int, Mapping[str, Any]]) -> VariantFailure | None:
+def failure(words: Mapping[int, Mapping[str, Any]]) -> model.VariantFailure | None:
     """Returns why the processes cannot run a variant together; None if they can."""
     failed = {i: word for i, word in words.items() if word["failure"]}
     if failed:
@@ -130,13 +122,13 @@ def failure(words: Mapping[int, Mapping[str, Any]]) -> VariantFailure | None:
         stage, message = first["failure"]
         if len(failed) < len(words):
             message = f"on {processes_label(failed)} only. {message}".strip()
-        return VariantFailure(stage, message, ProcessError(**first["error"]))
+        return model.VariantFailure(stage, message, ProcessError(**first["error"]))
     groups: dict[str, list[int]] = {}
     for index, word in words.items():
         groups.setdefault(word["fingerprint"], []).append(index)
     if len(groups) > 1:
         sides = " ≠ ".join(map(processes_label, groups.values()))
-        return VariantFailure(
+        return model.VariantFailure(
             "agreed",
             f"they compiled different programs, {sides}. It was not run: the results would be "
             "wrong, and JAX would not notice.",
@@ -165,7 +157,7 @@ def free_bytes(mesh: Mesh | None) -> int | None:
     return min(free) * len(local) if len(free) == len(local) else None
 
 
-def too_large(words: Mapping[int, Mapping[str, Any]]) -> VariantFailure | None:
+def too_large(words: Mapping[int, Mapping[str, Any]]) -> model.VariantFailure | None:
     """Returns why a variant is not run: where its memory is wanted, there is not enough.
 
     On a CPU the processes of a host share its memory, and Linux would kill one of them instead of
@@ -182,7 +174,7 @@ def too_large(words: Mapping[int, Mapping[str, Any]]) -> VariantFailure | None:
             pairs = [(sum(needs for needs, _ in pairs), min(free for _, free in pairs))]
         for needs, free in pairs:
             if needs > free:
-                return VariantFailure(
+                return model.VariantFailure(
                     "run",
                     f"it needs {format_bytes(needs)} on {host}, where {format_bytes(free)} are "
                     "free.",
@@ -194,13 +186,13 @@ def too_large(words: Mapping[int, Mapping[str, Any]]) -> VariantFailure | None:
 class _Made:
     """A variant, as far as it has come on this process."""
 
-    variant: Variant
+    variant: model.Variant
     mesh: Mesh | None = None
     shardings: Sequence[NamedSharding] = ()
     traced: Any = None
     compiled: Any = None
     seconds: float = 0.0
-    warnings: tuple[OutputWarning, ...] = ()
+    warnings: tuple[model.OutputWarning, ...] = ()
 
     @property
     def is_here(self) -> bool:
@@ -215,7 +207,7 @@ def compare(
     out_specs: Mapping[str, Any],
     repeats: int | None,
     run: bool,
-) -> ComparisonReport:
+) -> model.ComparisonReport:
     """Compares a function under several shardings; all processes of the cell must do so.
 
     What they learn they tell each other, so that each returns the same. Nothing that is there
@@ -236,7 +228,7 @@ def compare(
     if call.without_data:
         not_run = f"{_listed(call.without_data)} {'have' if len(call.without_data) > 1 else 'has'} "
         not_run += "a shape and no data (jax.ShapeDtypeStruct)"
-    rows: list[Variant] = []
+    rows: list[model.Variant] = []
     notes: dict[str, None] = {}
     for name in specs:
         made = _compile(call, name, specs[name], mesh, out_specs.get(name))
@@ -246,7 +238,7 @@ def compare(
         if row.failure is None and not not_run:
             row = _run(call, made, row, repeats)
         rows.append(row)
-    return ComparisonReport(
+    return model.ComparisonReport(
         function=call.name,
         variants=tuple(rows),
         num_processes=len(members()),
@@ -262,8 +254,8 @@ def _listed(names: Sequence[str]) -> str:
 
 def _compile(call: Given, name: str, specs: Any, asked: Any, out: Any) -> _Made:
     """Compiles a variant in this process; what goes wrong is in its row."""
-    made = _Made(Variant(name))
-    stage: ComparisonStage = "placed"
+    made = _Made(model.Variant(name))
+    stage: model.ComparisonStage = "placed"
     try:
         mesh = made.mesh = process_variants.mesh_of(asked, specs, call)
         made.variant = replace(made.variant, mesh=mesh_and_spec(NamedSharding(mesh, jax.P()))[0])
@@ -288,7 +280,9 @@ def _compile(call: Given, name: str, specs: Any, asked: Any, out: Any) -> _Made:
     except (Exception, SystemExit) as error:
         message = str(error) if isinstance(error, UsageError) else ""
         made.variant = replace(
-            made.variant, report=None, failure=VariantFailure(stage, message, described(error))
+            made.variant,
+            report=None,
+            failure=model.VariantFailure(stage, message, described(error)),
         )
     return made
 
@@ -313,12 +307,12 @@ def _require_members(mesh: Mesh) -> None:
         )
 
 
-def _warnings(call: Given, made: _Made, mesh: Mesh) -> tuple[OutputWarning, ...]:
+def _warnings(call: Given, made: _Made, mesh: Mesh) -> tuple[model.OutputWarning, ...]:
     arguments = [
         process_variants.layout(call.paths[place], call.keys[place], call.leaves[place], sharding)
         for place, sharding in zip(call.places, made.shardings, strict=True)
     ]
-    found: list[LeafLayout] = []
+    found: list[model.LeafLayout] = []
     avals = jax.tree_util.tree_leaves_with_path(made.traced.out_info)
     shardings = jax.tree.leaves(made.compiled.output_shardings)
     for (path, aval), sharding in zip(avals, shardings, strict=True):
@@ -328,7 +322,7 @@ def _warnings(call: Given, made: _Made, mesh: Mesh) -> tuple[OutputWarning, ...]
     return ranking.warnings_of(arguments, found, dict(mesh.shape))
 
 
-def _together(made: _Made, *, will_run: bool) -> Variant:
+def _together(made: _Made, *, will_run: bool) -> model.Variant:
     """Returns a variant's row, once all processes have told how it went with them."""
     row = made.variant
     error = row.failure and row.failure.error
@@ -365,7 +359,7 @@ def _together(made: _Made, *, will_run: bool) -> Variant:
     )
 
 
-def _run(call: Given, made: _Made, row: Variant, repeats: int | None) -> Variant:
+def _run(call: Given, made: _Made, row: model.Variant, repeats: int | None) -> model.Variant:
     """Runs a variant on its processes; the others hear how it went."""
     arrays: list[jax.Array] = []
 
@@ -382,9 +376,9 @@ def _run(call: Given, made: _Made, row: Variant, repeats: int | None) -> Variant
     except CallFailedError as error:
         first = next(iter(error.errors.values()))
         if first.type_name == "UsageError":
-            return replace(row, failure=VariantFailure("run", first.message))
+            return replace(row, failure=model.VariantFailure("run", first.message))
         who = f"on {processes_label(error.errors)}:" if len(members()) > 1 else ""
-        return replace(row, failure=VariantFailure("run", who, first))
+        return replace(row, failure=model.VariantFailure("run", who, first))
 
 
 def _notes(traced: Any) -> list[str]:

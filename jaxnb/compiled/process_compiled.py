@@ -27,20 +27,9 @@ from jaxnb.compiled import collectives as tables
 from jaxnb.compiled.compiling import parse_call, plain_text, require_call, taken_apart
 from jaxnb.launch import process_join
 from jaxnb.launch.lifeline import end_with_parent
+from jaxnb.model import compiled as model
 from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.cells import ProcessError
-from jaxnb.model.compiled import (
-    ComparisonReport,
-    CompiledReport,
-    CompileStage,
-    GroupValues,
-    Memory,
-    Missing,
-    NotCompiled,
-    PlanPiece,
-    PlanReply,
-    PlanRequest,
-)
 
 if TYPE_CHECKING:
     from jaxnb.wire.process_sentinel import ThisProcess
@@ -52,7 +41,7 @@ MAX_OUTPUT = 20_000
 MAX_THREADS = 512
 
 
-def answer(request: PlanRequest) -> PlanReply:
+def answer(request: model.PlanRequest) -> model.PlanReply:
     """Answers a plan in this process, which has not used JAX yet.
 
     Its devices are the CPU's, whatever else there is: no GPU is touched.
@@ -76,7 +65,7 @@ def answer(request: PlanRequest) -> PlanReply:
         jax.config.update("jax_enable_x64", request.values.x64)
     with redirect_stdout(printed), redirect_stderr(printed):
         found = _answer(request, definitions)
-    return PlanReply(found, _end_of(printed.getvalue()), definitions.missing)
+    return model.PlanReply(found, _end_of(printed.getvalue()), definitions.missing)
 
 
 def _use_cpus(count: int) -> None:
@@ -100,17 +89,17 @@ class _Definitions:
 
     def __init__(self, namespace: dict[str, Any]) -> None:
         self.namespace = namespace
-        self.missing: dict[str, Missing] = {}
+        self.missing: dict[str, model.Missing] = {}
         self._of_plan: set[str] = set()
-        self._met: dict[PlanPiece, dict[str, Any]] = {}
-        self._makers: dict[str, PlanPiece] = {}
+        self._met: dict[model.PlanPiece, dict[str, Any]] = {}
+        self._makers: dict[str, model.PlanPiece] = {}
 
-    def run(self, piece: PlanPiece) -> None:
+    def run(self, piece: model.PlanPiece) -> None:
         """Runs a statement of a cell, or takes away what it has made, if that is no definition."""
         if piece.changed and not self._is_changed_here(piece.changed):
             return
         if not piece.is_definition:
-            self._lack(Missing(piece))
+            self._lack(model.Missing(piece))
             return
         met = dict(self.namespace)
         try:
@@ -118,7 +107,7 @@ class _Definitions:
         except (Exception, SystemExit) as error:
             needs = error.name if isinstance(error, NameError) else ""
             text = "" if needs else f"{type(error).__name__}: {error}"
-            self._lack(Missing(piece, needs or "", text))
+            self._lack(model.Missing(piece, needs or "", text))
             self._met.setdefault(piece, met)
         else:
             self._have(piece)
@@ -135,9 +124,9 @@ class _Definitions:
                 mine = plain_text(self.namespace[name])
                 if mine != text:
                     piece = replace(self._makers[name], bound=(name,))
-                    self._lack(Missing(piece, theirs=text or "something else"))
+                    self._lack(model.Missing(piece, theirs=text or "something else"))
 
-    def run_of_plan(self, piece: PlanPiece) -> None:
+    def run_of_plan(self, piece: model.PlanPiece) -> None:
         """Runs a statement of the plan, then the definitions that waited for what it has made."""
         _run(piece, self.namespace)
         self._have(piece)
@@ -150,12 +139,12 @@ class _Definitions:
             self.namespace.clear()
             self.namespace.update(now, **made)
 
-    def _have(self, piece: PlanPiece) -> None:
+    def _have(self, piece: model.PlanPiece) -> None:
         for name in piece.bound:
             self.missing.pop(name, None)
             self._makers[name] = piece
 
-    def _lack(self, missing: Missing) -> None:
+    def _lack(self, missing: model.Missing) -> None:
         for name in missing.piece.bound:
             if isinstance(self.namespace.get(name), types.ModuleType):
                 continue  # an attribute of it was set
@@ -163,28 +152,28 @@ class _Definitions:
             self.missing[name] = missing
 
 
-def _run(piece: PlanPiece, namespace: dict[str, Any]) -> None:
+def _run(piece: model.PlanPiece, namespace: dict[str, Any]) -> None:
     keep_lines(piece.name, piece.whole)
     exec(compile(piece.code, piece.name, "exec", dont_inherit=True), namespace)
 
 
 def _answer(
-    request: PlanRequest, definitions: _Definitions
-) -> CompiledReport | NotCompiled | ComparisonReport:
+    request: model.PlanRequest, definitions: _Definitions
+) -> model.CompiledReport | model.NotCompiled | model.ComparisonReport:
     try:
         for piece in request.pieces:
             definitions.run_of_plan(piece)
         keep_lines(request.call.name, request.call.whole)
         if request.compares:
             code = compile(request.call.code.strip(), request.call.name, "eval")
-            report: ComparisonReport = eval(code, definitions.namespace).report
+            report: model.ComparisonReport = eval(code, definitions.namespace).report
             return replace(report, planned=True)
         # Parsed as a statement: its lines count as the notebook's do.
         expression = ast.parse(request.call.code).body[0]
         assert isinstance(expression, ast.Expr)
         call = require_call(expression.value, request.call.code)
     except (Exception, SystemExit) as error:
-        return NotCompiled("prepared", described(error))
+        return model.NotCompiled("prepared", described(error))
     return compile_call(call, definitions.namespace, request.call.name)
 
 
@@ -202,7 +191,7 @@ def main() -> None:
     end_with_parent(int(sys.argv[1]))
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is not the answer
-    request: PlanRequest = pickle.load(sys.stdin.buffer)
+    request: model.PlanRequest = pickle.load(sys.stdin.buffer)
     sys.stdin = open(os.devnull)  # noqa: SIM115  # input() ends at once, and `exit()` closes it
     reply = answer(request)
     with replies:
@@ -223,15 +212,15 @@ _OWN = tuple(
 _CODE = "<call>"
 
 
-def group_values(process: ThisProcess, names: list[str]) -> GroupValues:
+def group_values(process: ThisProcess, names: list[str]) -> model.GroupValues:
     """Returns what this process has of some names, for a plan's definitions to be compared with."""
     namespace = process.shell.user_ns
     texts = {name: plain_text(namespace[name]) for name in names if name in namespace}
     x64: Any = jax.config  # its settings are made when JAX is imported
-    return GroupValues(texts, bool(x64.jax_enable_x64))
+    return model.GroupValues(texts, bool(x64.jax_enable_x64))
 
 
-def collectives(process: ThisProcess, code: str) -> CompiledReport | NotCompiled:
+def collectives(process: ThisProcess, code: str) -> model.CompiledReport | model.NotCompiled:
     """Compiles the call that ``code`` is; its function is not run, and nothing is donated.
 
     The function and the arguments are evaluated, as a cell would evaluate them.
@@ -246,9 +235,9 @@ def collectives(process: ThisProcess, code: str) -> CompiledReport | NotCompiled
 
 def compile_call(
     call: ast.Call, namespace: dict[str, Any], file: str
-) -> CompiledReport | NotCompiled:
+) -> model.CompiledReport | model.NotCompiled:
     """Compiles a call, as :func:`collectives` does, that stands in ``file``."""
-    stage: CompileStage = "evaluated"
+    stage: model.CompileStage = "evaluated"
     try:
         expression = compile(taken_apart(call), file, "eval")
         function, arguments, keywords = eval(expression, namespace)
@@ -264,10 +253,10 @@ def compile_call(
         stage = "read"
         return report_of((arguments, keywords), traced, compiled)
     except (Exception, SystemExit) as error:
-        return NotCompiled(stage, described(error))
+        return model.NotCompiled(stage, described(error))
 
 
-def report_of(given: Any, traced: Any, compiled: Any) -> CompiledReport:
+def report_of(given: Any, traced: Any, compiled: Any) -> model.CompiledReport:
     """Tells what a compiled call does.
 
     Args:
@@ -330,13 +319,13 @@ def _jitted(function: Any, arguments: Any, keywords: Any, name: str) -> Any:
     return jax.jit(call).trace(*[leaves[place] for place in places])
 
 
-def _report(compiled: Any, meshes: list[MeshInfo]) -> CompiledReport:
+def _report(compiled: Any, meshes: list[MeshInfo]) -> model.CompiledReport:
     programs = jax_programs.programs(compiled)
     devices = jax_programs.device_ids(compiled) or (meshes[0].device_ids if meshes else ())
     devices = devices or tuple(range(programs[0].replicas * programs[0].partitions))
     found = [each for program in programs for each in tables.collectives(program, devices, meshes)]
     costs = _costs(compiled)
-    return CompiledReport(
+    return model.CompiledReport(
         name=_name(programs),
         platform=_platform(compiled),
         num_devices=len(devices),
@@ -372,14 +361,14 @@ def _costs(compiled: Any) -> dict[str, float]:
     return {key: float(value) for key, value in (costs or {}).items() if value >= 0}
 
 
-def _memory(compiled: Any) -> Memory | None:
+def _memory(compiled: Any) -> model.Memory | None:
     try:
         found = compiled.memory_analysis()
     except (NotImplementedError, RuntimeError):
         return None
     if found is None:
         return None
-    return Memory(
+    return model.Memory(
         argument_bytes=found.argument_size_in_bytes,
         output_bytes=found.output_size_in_bytes,
         temporary_bytes=found.temp_size_in_bytes,

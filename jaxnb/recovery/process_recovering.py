@@ -25,15 +25,7 @@ from jaxnb.arrays.process_describe import shards_of, unreduced_axes
 from jaxnb.compat.jax_arrays import device_arrays
 from jaxnb.labels import processes_label
 from jaxnb.lockstep.process_ask_conductor import Lockstep
-from jaxnb.recovery import files, hooks, process_variables
-from jaxnb.recovery.messages import (
-    CalledHooks,
-    Measured,
-    Meter,
-    Refused,
-    StateFile,
-    seconds_without_processor,
-)
+from jaxnb.recovery import files, hooks, messages, process_variables
 from jaxnb.recovery.process_arrays import PartLostError, is_known
 from jaxnb.recovery.process_pickling import PackedState, Steps, pack
 from jaxnb.wire.process_sentinel import ThisProcess
@@ -97,7 +89,7 @@ class Reader:
     def _comes(self, array: Any) -> bool:
         """Waits for an array as long as something is computed; on a GPU nothing tells of that."""
         started = time.monotonic()
-        meter = Meter(BUSY_SHARE, started, _wanted_seconds())
+        meter = messages.Meter(BUSY_SHARE, started, _wanted_seconds())
         devices = array.sharding.device_set
         is_seen = next(iter(devices)).platform == "cpu"
         with_dead = any(device.process_index in self.dead for device in devices)
@@ -118,7 +110,7 @@ def _wanted_seconds() -> float:
     Those of Python do not count for that: who looks and answers meanwhile waits for processors too.
     """
     of_python = [each.native_id for each in threading.enumerate() if each.native_id]
-    return time.process_time() + seconds_without_processor(os.getpid(), but=of_python)
+    return time.process_time() + messages.seconds_without_processor(os.getpid(), but=of_python)
 
 
 def _from_replicas(array: Any) -> list[jax.Array] | None:
@@ -200,32 +192,32 @@ class _Packing:
         self.attempt, self._shell = attempt, shell
         self._values: process_variables.Values | None = None
         self._packed: PackedState | None = None
-        self._written: StateFile | None = None
+        self._written: messages.StateFile | None = None
         self._is_writing = False
         self._failed = ""
         self._begin(Steps())
 
-    def told(self) -> Measured | Refused | None:
+    def told(self) -> messages.Measured | messages.Refused | None:
         """Returns what was packed; None as long as it packs."""
         if self._failed:
-            return Refused(self._failed)
+            return messages.Refused(self._failed)
         if self._packed is None or self._values is None:
             self._leave_out_what_waits()
             return None
         lost = process_variables.own_losses(self._packed.lost)
         lost += process_variables.not_carried(self._shell)
-        return Measured(self._values.texts, self._packed.nbytes, lost)
+        return messages.Measured(self._values.texts, self._packed.nbytes, lost)
 
-    def written(self, path: Path) -> StateFile | Refused | None:
+    def written(self, path: Path) -> messages.StateFile | messages.Refused | None:
         """Begins to write, at the first call; tells of the file once it is there."""
         if not self._is_writing:
             self._is_writing = True
             self._in_thread(lambda: self._write(self._packed, path), self._steps)
-        return Refused(self._failed) if self._failed else self._written
+        return messages.Refused(self._failed) if self._failed else self._written
 
     def _begin(self, steps: Steps) -> None:
         self._steps, self._count, self._counted_at = steps, -1, time.monotonic()
-        self._meter = Meter(COMPUTES, self._counted_at, 0.0)
+        self._meter = messages.Meter(COMPUTES, self._counted_at, 0.0)
         self._thread = self._in_thread(lambda: self._pack(steps), steps)
 
     def _in_thread(self, what: Callable[[], None], steps: Steps) -> threading.Thread:
@@ -283,7 +275,7 @@ def _wanted_seconds_of(thread: threading.Thread) -> float:
     """Returns how long a thread has computed, or was ready to; it may have ended."""
     assert thread.ident is not None  # it was started
     assert thread.native_id is not None
-    waited = seconds_without_processor(os.getpid(), [thread.native_id])
+    waited = messages.seconds_without_processor(os.getpid(), [thread.native_id])
     with contextlib.suppress(OSError):
         return waited + time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
     return waited
@@ -292,7 +284,7 @@ def _wanted_seconds_of(thread: threading.Thread) -> float:
 _packing: _Packing | None = None
 
 
-def packed(process: ThisProcess, **attempt: Any) -> Measured | Refused | None:
+def packed(process: ThisProcess, **attempt: Any) -> messages.Measured | messages.Refused | None:
     """Begins to pack, at the first call of an attempt; tells how far it has come.
 
     Args:
@@ -309,7 +301,7 @@ def packed(process: ThisProcess, **attempt: Any) -> Measured | Refused | None:
     return _packing.told()
 
 
-def written(process: ThisProcess, *, folder: str) -> StateFile | Refused | None:
+def written(process: ThisProcess, *, folder: str) -> messages.StateFile | messages.Refused | None:
     """Begins to write what was packed to a file in a directory; tells of it once it is there."""
     assert _packing is not None
     return _packing.written(Path(folder) / files.name_of(process.index))
@@ -321,7 +313,7 @@ def drop(process: ThisProcess) -> None:
     _packing = None
 
 
-def call_hooks(process: ThisProcess) -> CalledHooks:
+def call_hooks(process: ThisProcess) -> messages.CalledHooks:
     """Calls what :func:`jaxnb.on_recover` was given, in the order in which it was given.
 
     A function that raises does not keep the others from being called. What they print comes back:
@@ -335,4 +327,4 @@ def call_hooks(process: ThisProcess) -> CalledHooks:
         except (Exception, SystemExit) as error:  # a user's function may raise anything
             name = getattr(function, "__qualname__", repr(function))
             raised.append(f"`{name}` raised {type(error).__name__}: {error}")
-    return CalledHooks(tuple(raised), printed.getvalue())
+    return messages.CalledHooks(tuple(raised), printed.getvalue())

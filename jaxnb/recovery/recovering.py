@@ -20,24 +20,16 @@ from jaxnb.lockstep.provenance import names_text
 from jaxnb.model.cells import CallRequest
 from jaxnb.model.dispatches import Difference
 from jaxnb.model.group import GroupInfo, SentinelFault
+from jaxnb.recovery import messages
 from jaxnb.recovery.files import MANIFEST, arrays_in, scratch_folder
 from jaxnb.recovery.fit_to_size import Facts, MisfitError, lost_here, require_all_fit, resized_notes
-from jaxnb.recovery.messages import (
-    CalledHooks,
-    Lost,
-    Measured,
-    Recovered,
-    Refused,
-    StateFile,
-    losses,
-)
 from jaxnb.recovery.saving import PACK_SECONDS, Saver, Told, common, differing
 from jaxnb.wire.asking import Channel
 from jaxnb.wire.messages import Exchange
 from jaxnb.wire.sentinels import Sentinels
 
 
-def recovered_card(group: GroupInfo, recovered: Recovered) -> Card:
+def recovered_card(group: GroupInfo, recovered: messages.Recovered) -> Card:
     """New processes with the variables of the old ones: what was kept, and what is lost."""
     kept = plural(len(recovered.kept), "variable")
     size = f" ({format_bytes(recovered.nbytes)})" if recovered.kept else ""
@@ -48,7 +40,7 @@ def recovered_card(group: GroupInfo, recovered: Recovered) -> Card:
 
 
 def recovered_text(
-    recovered: Recovered,
+    recovered: messages.Recovered,
     differences: Sequence[Difference] = (),
     tell: Callable[[Sequence[Difference]], str] = names_text,
 ) -> str:
@@ -86,7 +78,7 @@ class Packed:
         given_up: Those that live, and could not, and why.
     """
 
-    processes: Mapping[int, Measured]
+    processes: Mapping[int, messages.Measured]
     given_up: Mapping[int, str] = field(default_factory=dict)
 
     @property
@@ -153,7 +145,7 @@ class Carrier:
                 return Packed(answers, given_up)
             gone |= now_gone  # meanwhile: they have parts of arrays too
 
-    def write(self, packed: Packed, folder: Path) -> dict[int, StateFile]:
+    def write(self, packed: Packed, folder: Path) -> dict[int, messages.StateFile]:
         """Has the processes write what they have packed.
 
         Raises:
@@ -195,8 +187,8 @@ class Carrier:
             )
             self._require_there()
             for index, answer in answers.items():
-                if isinstance(answer, Refused | SentinelFault):
-                    reason = answer.reason if isinstance(answer, Refused) else answer.error
+                if isinstance(answer, messages.Refused | SentinelFault):
+                    reason = answer.reason if isinstance(answer, messages.Refused) else answer.error
                     raise JaxnbError(
                         f"Process {index} could not pack its variables: {reason}. Nothing has "
                         "changed. Mend that and try again, or type `%spmd_restart` for fresh "
@@ -282,7 +274,7 @@ class Recovery:
     interrupted: threading.Event
     size: tuple[int, int] | None = None
 
-    def run(self, unended: Collection[int] = ()) -> Recovered:
+    def run(self, unended: Collection[int] = ()) -> messages.Recovered:
         """Does it.
 
         Args:
@@ -339,7 +331,7 @@ class Recovery:
                 "were packed. Nothing has changed. Type `%spmd_recover` first."
             )
 
-    def _require_fit(self, folder: Path, files: Mapping[int, StateFile]) -> None:
+    def _require_fit(self, folder: Path, files: Mapping[int, messages.StateFile]) -> None:
         if self.size is None:
             return
         try:
@@ -366,13 +358,13 @@ class Recovery:
         self,
         folder: Path,
         packed: Packed,
-        files: Mapping[int, StateFile],
+        files: Mapping[int, messages.StateFile],
         told: Told,
         before: Facts,
         apart: list[str] | None,
         unended: Collection[int],
         started: float,
-    ) -> Recovered:
+    ) -> messages.Recovered:
         channel = self.channel(self.interrupted)
         died = tuple(i for i in range(before.num_processes) if i not in files)
         self.progress("unpacking", format_bytes(packed.nbytes))
@@ -385,17 +377,17 @@ class Recovery:
             given, missing = common(channel, files.keys())
             taken |= saver.fill(folder, files, given, missing)
         lost = lost_here(told.lost, before.num_processes, saver.num_processes)
-        lost += losses({i: answer.lost for i, answer in taken.items()})
+        lost += messages.losses({i: answer.lost for i, answer in taken.items()})
         known: dict[str, set[int]] = {}
         for each in lost:
             known.setdefault(each.path, set()).update(each.processes)
         lost += [
-            Lost(name, told.variables.get(name, "state"), who, why)
+            messages.Lost(name, told.variables.get(name, "state"), who, why)
             for name, why in missing.items()
             if name not in _NO_NAME and (who := tuple(sorted(set(died) - known.get(name, set()))))
         ]
         gone, damaged = {each.path for each in lost}, {each.variable for each in lost}
-        return Recovered(
+        return messages.Recovered(
             died,
             tuple(name for name in told.variables if name not in gone),
             tuple(lost),
@@ -432,7 +424,7 @@ def _call_hooks(channel: Channel) -> tuple[tuple[str, ...], dict[int, str]]:
     requests = dict.fromkeys(
         range(channel.num_processes), CallRequest(f"{_PROCESS}.call_hooks", {})
     )
-    answers: dict[int, CalledHooks] = channel.ask_together(requests, 0, PACK_SECONDS)
+    answers: dict[int, messages.CalledHooks] = channel.ask_together(requests, 0, PACK_SECONDS)
     doing = "what jaxnb.on_recover was given was called"
     channel.require(answers, doing, "and the variables are there.")
     raised: dict[str, list[int]] = {}
