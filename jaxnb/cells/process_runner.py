@@ -16,8 +16,8 @@ from typing import Any
 import jax
 from IPython.core.error import UsageError
 
-from jaxnb.arrays.process_held import HELD, LARGE_VALUES
 from jaxnb.arrays.process_names import Names
+from jaxnb.arrays.process_pulls import HELD, LARGE_VALUES
 from jaxnb.cells import (
     process_output,
     process_repeating,

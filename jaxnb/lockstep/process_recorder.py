@@ -15,8 +15,7 @@ from jaxnb.compat import jax_dispatch as internals
 from jaxnb.compat.jax_runtime import hook_barriers, separate_main_thread
 from jaxnb.lockstep import process_inputs
 from jaxnb.lockstep import process_recorded as recorded
-from jaxnb.lockstep.process_before_dispatch import Agreement
-from jaxnb.lockstep.process_cell import InLockstep
+from jaxnb.lockstep.process_cell import Agreement, InLockstep
 from jaxnb.lockstep.process_inputs import OwnSettings
 from jaxnb.lockstep.process_interrupts import only_looks, refuse
 from jaxnb.lockstep.process_origins import ORIGINS, end_of, line_in, number_of

@@ -22,8 +22,8 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jaxnb.arrays.gathered import numpy_dtype
 from jaxnb.arrays.lost import LostValue
 from jaxnb.arrays.process_describe import dtype_facts, split_axes, summed, unreduced_axes
-from jaxnb.arrays.process_held import as_bytes
 from jaxnb.arrays.process_names import paths_to
+from jaxnb.arrays.process_pulls import as_bytes
 from jaxnb.compat import jax_arrays as exact
 from jaxnb.compat.jax_arrays import (
     array_of_ref_now,

@@ -31,8 +31,8 @@ from jaxnb.arrays import process_pushes
 from jaxnb.arrays.gathered import numpy_dtype
 from jaxnb.arrays.lost import MAKE_AGAIN, LostArray, LostValue, loss_of, set_text
 from jaxnb.arrays.process_describe import dtype_facts
-from jaxnb.arrays.process_held import as_bytes
 from jaxnb.arrays.process_names import paths_to
+from jaxnb.arrays.process_pulls import as_bytes
 from jaxnb.recovery import files, fit_to_size, process_arrays
 from jaxnb.recovery.files import Contents
 from jaxnb.recovery.fit_to_size import Box, MisfitError, SavedArray, SavedPart

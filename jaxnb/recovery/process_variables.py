@@ -18,8 +18,8 @@ from jax.sharding import Mesh, Sharding
 
 from jaxnb.arrays import process_pushes
 from jaxnb.arrays.lost import MAKE_AGAIN, LostValue
-from jaxnb.arrays.process_held import HELD, LARGE_VALUES
 from jaxnb.arrays.process_names import is_of_user, parts_of
+from jaxnb.arrays.process_pulls import HELD, LARGE_VALUES
 from jaxnb.recovery import hooks
 from jaxnb.recovery.messages import Lost
 from jaxnb.recovery.process_arrays import is_array

@@ -15,7 +15,6 @@ from jaxnb.cells.outcome import (
     restarted_error,
     restarting_error,
 )
-from jaxnb.cells.run_queue import sigint_held
 from jaxnb.compat.ipython import installed, newer_than_tested
 from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError, UsageError
 from jaxnb.launch.cluster import ProcessGroup
@@ -29,7 +28,7 @@ from jaxnb.model.group import GroupInfo, ProcessInfo, ProcessReport, SessionStat
 from jaxnb.options import StartOptions, launcher_of
 from jaxnb.session.lifecycle import Lifecycle, Phase, Size, process_infos, require_room
 from jaxnb.session.starting import Progress, Starter, jax_environment
-from jaxnb.session.work import Work
+from jaxnb.session.work import Work, sigint_held
 from jaxnb.wire.client import Transport
 from jaxnb.wire.messages import Output
 from jaxnb.wire.sentinels import Sentinels

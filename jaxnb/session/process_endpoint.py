@@ -16,7 +16,7 @@ from functools import partial
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from jaxnb.arrays.process_held import Exposures
+from jaxnb.arrays.process_pulls import Exposures
 from jaxnb.arrays.process_pushes import AmbientMesh
 from jaxnb.arrays.process_replicas import Replicas
 from jaxnb.cells import process_shell

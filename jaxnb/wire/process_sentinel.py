@@ -22,7 +22,7 @@ from jaxnb.wire.messages import METADATA_KEY, digest, dump
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jaxnb.arrays.process_held import Exposures
+    from jaxnb.arrays.process_pulls import Exposures
     from jaxnb.arrays.process_pushes import Push
     from jaxnb.lockstep.process_recorder import Recorder
     from jaxnb.model.arrays import PackRequest

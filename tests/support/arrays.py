@@ -67,7 +67,7 @@ def assert_same(found: Any, expected: np.ndarray) -> None:
 def open_transfers(session: Session) -> int:
     """Returns how many transfers the processes keep open, together."""
     told = session.run(
-        "import gc\nfrom jaxnb.arrays.process_held import Exposures\n"
+        "import gc\nfrom jaxnb.arrays.process_pulls import Exposures\n"
         "sum(len(each._open) for each in gc.get_objects() if type(each) is Exposures)"
     )
     return sum(process.value for process in told.per_process.values())

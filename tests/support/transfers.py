@@ -153,7 +153,7 @@ def pressed_when_asked(session: Session) -> Iterator[None]:
     """Presses interrupt once the main threads of all processes are in a request."""
 
     def press_when_asked(press: Callable[[], None]) -> None:
-        until(lambda: session._work.conversations.current is not None, "processes were asked")
+        until(lambda: session._work.channel is not None, "processes were asked")
         threading.Event().wait(0.2)  # most have begun then; who has not, is interrupted too
         press()
 
@@ -256,7 +256,7 @@ def assert_ends_with_its_group(
     with ThreadPoolExecutor(2) as pool:
         moved = pool.submit(move)
         assert halfway.wait(PATIENT_SECONDS)
-        conversation = session._work.conversations.current
+        conversation = session._work.channel
         assert conversation is not None
         ended = pool.submit(getattr(session, end))
         until(lambda: conversation._abandoned is not None, "the group was being ended")
