@@ -313,12 +313,12 @@ MAX_SLICES = 2
 """How many matrices of an array of more than two dimensions a preview shows."""
 
 
-def edge_indices(size: int, edge_items: int = EDGE_ITEMS) -> tuple[int, ...]:
+def edge_indices(size: int) -> tuple[int, ...]:
     """Returns the indices along one dimension that a preview shows: both ends of it."""
     # What would be left out must be worth the "…".
-    if size <= 2 * edge_items + 2:
+    if size <= 2 * EDGE_ITEMS + 2:
         return tuple(range(size))
-    return (*range(edge_items), *range(size - edge_items, size))
+    return (*range(EDGE_ITEMS), *range(size - EDGE_ITEMS, size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,10 +336,7 @@ class PreviewSlice:
 
 
 def preview(
-    shape: Sequence[int],
-    corner: Iterable[tuple[tuple[int, ...], str]],
-    *,
-    edge_items: int = EDGE_ITEMS,
+    shape: Sequence[int], corner: Iterable[tuple[tuple[int, ...], str]]
 ) -> list[PreviewSlice]:
     """Assembles the elements at an array's corners to the matrices that a person reads.
 
@@ -347,7 +344,6 @@ def preview(
         shape: Shape of the array.
         corner: Pairs of a global index and the element there, as in
             :attr:`jaxnb.model.ArrayInfo.corner`.
-        edge_items: What the corners were cut with.
 
     Returns:
         The matrices, two at most; none if the array is empty or no element is known.
@@ -356,7 +352,7 @@ def preview(
     if not known or 0 in shape:
         return []
     leading, trailing = tuple(shape[:-2]), tuple(shape[-2:])
-    matrix = [_with_gap(size, edge_items) for size in trailing]
+    matrix = [_with_gap(size) for size in trailing]
     row_axis: list[int | None] = [0] if len(matrix) < 2 else matrix[0]
     column_axis: list[int | None] = matrix[-1] if matrix else [0]
 
@@ -365,7 +361,7 @@ def preview(
             return "…"
         return known.get((*place, *(row, column)[2 - len(trailing) :]), "?")
 
-    places = product(*(edge_indices(size, edge_items) for size in leading))
+    places = product(*(edge_indices(size) for size in leading))
     return [
         PreviewSlice(
             place, tuple(tuple(element(place, r, c) for c in column_axis) for r in row_axis)
@@ -374,9 +370,9 @@ def preview(
     ]
 
 
-def _with_gap(size: int, edge_items: int) -> list[int | None]:
+def _with_gap(size: int) -> list[int | None]:
     """Indices of both ends, None between them if some are left out."""
-    indices: list[int | None] = list(edge_indices(size, edge_items))
+    indices: list[int | None] = list(edge_indices(size))
     if len(indices) < size:
-        indices.insert(edge_items, None)
+        indices.insert(EDGE_ITEMS, None)
     return indices

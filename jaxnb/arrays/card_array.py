@@ -14,7 +14,7 @@ from jaxnb.arrays.blocks import (
     replicating_axes,
     total_bytes,
 )
-from jaxnb.arrays.pictures import array_grids, mesh_grids, preview_text, sizes_block
+from jaxnb.arrays.pictures import array_grid, mesh_grid, preview_text, sizes_block
 from jaxnb.display.blocks import Beside, Block, Column, Either, Facts, Note, Pre, Row, Table
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import middle
@@ -59,14 +59,14 @@ def array_pictures(array: ArrayInfo) -> list[Block]:
     owners = {shard.device_id: shard.process_index for shard in array.shards}
     sizes, mesh = bytes_per_device(array), list[Block]()
     if array.mesh is not None:
-        mesh, devices = mesh_grids(array.mesh, owners), [*array.mesh.device_ids]
+        mesh, devices = mesh_grid(array.mesh, owners), [*array.mesh.device_ids]
         if len(array.mesh.shape) < 2 and devices == sorted(devices):
             mesh = [Either(mesh)]  # what everyone expects
     # The heading says it all if they are equal.
     listed = [sizes_block(sizes, owners)] if len(set(sizes.values())) > 1 else []
     times = f", × {replicas_label(array)}" if len(blocks(array.shards)) < len(array.shards) else ""
-    legend = f"  (P process, d device{times})" if array.shards else ""
-    return [Beside([array_grids(array), mesh, listed]), Either(text=legend)]
+    legend = f"(P process, d device{times})" if array.shards else ""
+    return [Beside([array_grid(array), mesh, listed]), Note(legend, "dim", before="  ")]
 
 
 def _held_by_others(array: ArrayInfo) -> ArrayInfo:

@@ -92,7 +92,6 @@ class ArrayKey:
         processes: Those that described it. Others may hold parts of it, but which of their
             arrays it is, is not known.
         generation: The group's, which a restart raises.
-        by_ranks: Others were not asked, because the user chose these.
         is_part: The value that is named holds it, and is none itself.
         after: The cell that had run last when it was pulled, 0 for none; None if it was not pulled.
     """
@@ -103,7 +102,6 @@ class ArrayKey:
     path: str
     processes: tuple[int, ...]
     generation: int
-    by_ranks: bool = False
     is_part: bool = False
     after: int | None = None
 

@@ -26,7 +26,7 @@ Gather: TypeAlias = "Callable[[int, ArrayInfo], GatheredArray]"
 
 
 class NotMoved:
-    """Stands in a pulled value for a part that cannot be pickled, and stayed on the processes.
+    """Stands in a pulled value for code that stayed on the processes: a function, say.
 
     Args:
         what: What it is: ``"function relu"``.

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -177,12 +176,17 @@ def _in_threads(
     """Does all pieces, several at once; the calling thread waits, and looks for interrupts."""
     pieces = [piece for move in moves for piece in _pieces(move, PIECE_BYTES)]
 
-    def run(batch: list[_Piece]) -> list[tuple[_Piece, Exception | None]]:
-        return [(piece, _error_of(work, piece)) for piece in batch]
+    def run(batch: list[_Piece]) -> int:
+        for piece in batch:
+            try:
+                work(piece)
+            except OSError as error:
+                raise _UnreachableError(piece.move.process_index, error) from error
+        return sum(piece.nbytes for piece in batch)
 
     if sum(piece.box.nbytes for piece in pieces) < INLINE_BYTES:
-        for piece in pieces:
-            _finish(channel, *run([piece])[0], add, label)
+        with _telling_deaths(channel, label):
+            add(run(pieces))
         return
     pool = ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), "jaxnb-move")
     try:
@@ -190,19 +194,27 @@ def _in_threads(
         while left:
             channel.check()
             done, left = wait(left, TICK_SECONDS, FIRST_COMPLETED)
-            for piece, error in chain.from_iterable(each.result() for each in done):
-                _finish(channel, piece, error, add, label)
+            with _telling_deaths(channel, label):
+                for each in done:
+                    add(each.result())
     finally:
         # Nothing may write into an array that its owner believes to be left alone.
         pool.shutdown(cancel_futures=True)
 
 
-def _error_of(work: Callable[[_Piece], None], piece: _Piece) -> Exception | None:
+class _UnreachableError(Exception):
+    """The memory of a process could not be read or written: the process, and the error."""
+
+
+@contextmanager
+def _telling_deaths(channel: Channel, label: str) -> Iterator[None]:
+    """Raises ProcessDiedError where a process's memory is out of reach since it has died."""
     try:
-        work(piece)
-    except Exception as error:  # the thread that waits raises it
-        return error
-    return None
+        yield
+    except _UnreachableError as unreachable:
+        index, error = unreachable.args
+        channel.require({index: channel.why_unreachable(index, error)}, label)
+        raise error from None
 
 
 def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
@@ -217,27 +229,6 @@ def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _finish(
-    channel: Channel,
-    piece: _Piece,
-    error: Exception | None,
-    add: Callable[[int], None],
-    label: str,
-) -> None:
-    """Counts what was moved.
-
-    Raises:
-        ProcessDiedError: It was not moved, since the process had died.
-        Exception: It was not moved.
-    """
-    if isinstance(error, OSError):
-        index = piece.move.process_index
-        channel.require({index: channel.why_unreachable(index, error)}, label)
-    if error is not None:
-        raise error
-    add(piece.nbytes)
 
 
 def _pieces(move: Move, limit: int) -> Iterator[_Piece]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,16 +14,13 @@ from jaxnb.arrays.moving import Move, request_for
 from jaxnb.arrays.refusals import lost_text
 from jaxnb.arrays.regions import Piece, assemble, pieces, view
 from jaxnb.errors import JaxnbError
-from jaxnb.labels import plural, processes_label
 from jaxnb.lockstep.provenance import differing_names
 from jaxnb.model.arrays import Exposed, ExposeRequest, Packed, PartRequest
 from jaxnb.model.cells import CallRequest
 from jaxnb.model.dispatches import Argument, Difference
 
 MOST_LEFT = 4
-"""So many parts that were left on the processes are told one by one."""
-
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""So many parts that were left on the processes are named."""
 
 
 def agree(answers: Iterable[Packed]) -> bool:
@@ -37,24 +32,14 @@ def agree(answers: Iterable[Packed]) -> bool:
 
 
 def left_text(name: str, packed: Mapping[int, Packed]) -> str:
-    """Returns which parts of a value were left on the processes, and why; empty if none were."""
-    left: dict[tuple[str, str], dict[int, int]] = {}  # some are told alike: elements of a set
-    for i, answer in packed.items():
-        said = Counter((where, _ADDRESS.sub("", why)) for where, why in answer.left)
-        for each, times in said.items():
-            left.setdefault(each, {})[i] = times
+    """Returns which parts of a value were left on the processes; empty if none were."""
+    left = list(dict.fromkeys(what for answer in packed.values() for what in answer.left))
     if not left:
         return ""
-    count = sum(max(times.values()) for times in left.values())
-    told = []
-    for (where, why), who in list(left.items())[:MOST_LEFT]:
-        on = "" if len(who) == len(packed) else f" on {processes_label(who)}"
-        told.append(f"`{name}{where}`{on}: {why}")
-    if len(left) > MOST_LEFT:
-        told.append(f"and {len(left) - MOST_LEFT} more")
+    more = [f"{len(left) - MOST_LEFT} more"] if len(left) > MOST_LEFT else []
     return (
-        f"{plural(count, 'part')} of `{name}` cannot be pickled and stayed on the processes, "
-        f"the rest was pulled: {'; '.join(told)}."
+        f"Parts of `{name}` refer to code on the processes and stayed there: "
+        f"{', '.join([*left[:MOST_LEFT], *more])}. The rest was pulled."
     )
 
 

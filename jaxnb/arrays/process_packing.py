@@ -6,7 +6,7 @@ import hashlib
 import io
 import pickle
 import sys
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from types import FunctionType
@@ -17,12 +17,7 @@ import numpy as np
 
 from jaxnb.arrays import process_describe
 from jaxnb.arrays.lost import LostArray, NotMoved, Record
-from jaxnb.arrays.process_canonical import (
-    TooManyError,
-    canonical_digest,
-    in_one_order,
-    is_pickled_by_fields,
-)
+from jaxnb.arrays.process_canonical import TooManyError, canonical_digest, in_one_order
 from jaxnb.arrays.process_describe import Layout, unreduced_axes
 from jaxnb.compat.jax_arrays import array_of_ref_now
 from jaxnb.lockstep.process_inputs import digest
@@ -38,13 +33,16 @@ class Pickler(pickle.Pickler):
         refers: Whether an array is left here and an :class:`~jaxnb.model.ArrayLeaf` put in its
             place; others become NumPy arrays.
         buffer_callback: Takes buffers out of band; returns whether they stay in it.
-        left: The ids of parts that are left out: in their places stands what names them.
+        leaves_code: Whether functions and classes that a cell defined, functions within functions,
+            and objects of a cell's classes are left here. A :class:`~jaxnb.arrays.lost.NotMoved`
+            stands for each. If not, they cannot be pickled.
 
     Attributes:
         arrays: Those that were left here.
         whole: Those that went whole, and that several devices of this process hold.
         has_lost: Whether it has arrays that are lost.
         has_deleted: Whether it has arrays that were deleted, or donated.
+        left: What code was left here.
     """
 
     def __init__(
@@ -52,10 +50,12 @@ class Pickler(pickle.Pickler):
         file: Any,
         refers: Callable[[jax.Array], bool],
         buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
-        left: Set[int] = frozenset(),
+        *,
+        leaves_code: bool = False,
     ) -> None:
         super().__init__(file, protocol=5, buffer_callback=buffer_callback)
-        self._refers, self._left = refers, left
+        self._refers, self._leaves_code = refers, leaves_code
+        self.left: list[str] = []
         self.arrays: list[jax.Array] = []
         self.whole: list[jax.Array] = []
         self.has_lost = self.has_deleted = False
@@ -65,8 +65,6 @@ class Pickler(pickle.Pickler):
 
         Of a ref the array comes that it is to.
         """
-        if id(value) in self._left:
-            return NotMoved, (_named(value),)
         if (held := array_of_ref_now(value)) is not None:
             value = held
         if isinstance(value, jax.core.Tracer):
@@ -82,94 +80,35 @@ class Pickler(pickle.Pickler):
                 self.whole.append(value)
             # What is named here is imported by the notebook, so nothing that imports jax.
             return plain(value).__reduce_ex__(5)
-        if isinstance(value, type | FunctionType) or "__qualname__" in _own(value):
-            if _module(value) == "__main__":
+        if _is_code(value):
+            if is_found_by_name(value):  # jax.nn.relu is an object that does not say so itself
+                return value.__qualname__
+            is_of_cell = _module(value) == "__main__"
+            if self._leaves_code and (is_of_cell or not isinstance(value, type)):
+                return self._leave(f"{type(value).__name__} {value.__qualname__}")
+            if is_of_cell:
                 # Its pickle would be its name: equal for functions that are not, and in the
                 # notebook the name of something else.
                 raise pickle.PicklingError(
                     f"it refers to code defined in a cell: {value.__qualname__}"
                 )
-            if is_found_by_name(value):  # jax.nn.relu is an object that does not say so itself
-                return value.__qualname__
-        elif type(value).__module__ == "__main__" and (parts := parts_of(value)) is not None:
-            return Record, (type(value).__qualname__, parts)
+        elif type(value).__module__ == "__main__":
+            if (parts := parts_of(value)) is not None:
+                return Record, (type(value).__qualname__, parts)
+            if self._leaves_code:
+                return self._leave(f"{type(value).__qualname__} object")
         self.has_lost = self.has_lost or type(value) is LostArray
         if _is_comparable_in_c_order(value):
             return np.ascontiguousarray(value).__reduce_ex__(5)
         return adjacent(value)
 
-
-def unpicklable_parts(
-    value: Any, refers: Callable[[jax.Array], bool]
-) -> list[tuple[Any, str, str]]:
-    """Finds what in a value cannot be pickled: the innermost parts to which a path leads.
-
-    Looked into are containers, named tuples, dataclasses and objects that are pickled by their
-    attributes; of other objects a part cannot be left out.
-
-    Args:
-        value: The value, of which it is known that it cannot be pickled: it is not tried again, as
-            that runs the user's code.
-        refers: See :class:`Pickler`.
-
-    Returns:
-        The parts, each with its path and why it cannot be pickled.
-    """
-    found: list[tuple[Any, str, str]] = []
-    seen = {id(value)}
-
-    def look_into(value: Any, path: str) -> None:
-        for step, part in _steps(value):
-            if id(part) in seen:
-                continue
-            seen.add(id(part))
-            try:
-                Pickler(_Nowhere(), refers, lambda _: None).dump(part)
-            except Exception as error:  # a user's __reduce__ may raise anything; it is told
-                known = len(found)
-                look_into(part, path + step)
-                if len(found) == known:
-                    found.append((part, path + step, str(error) or type(error).__name__))
-
-    look_into(value, "")
-    return found
+    def _leave(self, what: str) -> Any:
+        self.left.append(what)
+        return NotMoved, (what,)
 
 
-def _steps(value: Any) -> list[tuple[str, Any]]:
-    """Returns the parts of a value that may be left out, with the way to each."""
-    if isinstance(value, type):
-        return []
-    if type(value) is dict:
-        keys = [(f", key {_named(key)}", key) for key in value if not _is_plain(key)]
-        return keys + [(f"[{_key_text(key)}]", part) for key, part in value.items()]
-    if type(value) in (set, frozenset):
-        return [(f", element {_named(part)}", part) for part in value]
-    if type(value) in (list, tuple):
-        return [(f"[{i}]", part) for i, part in enumerate(value)]
-    own = parts_of(value) if type(value).__module__ == "__main__" else None
-    if own is None and isinstance(value, tuple) and hasattr(value, "_fields"):
-        own = dict(zip(value._fields, value, strict=True))
-    if own is None and is_found_by_name(type(value)) and is_pickled_by_fields(type(value)):
-        own = vars(value)
-    return [(f".{name}", part) for name, part in (own or {}).items()]
-
-
-_PLAIN_KEYS = (str, int, float, bool, bytes, type(None))
-
-
-def _is_plain(key: Any) -> bool:
-    return type(key) in _PLAIN_KEYS or (type(key) is tuple and all(map(_is_plain, key)))
-
-
-def _key_text(key: Any) -> str:
-    """Returns a key as it is typed, or what it is: the same on all processes."""
-    return repr(key) if _is_plain(key) else _named(key)
-
-
-def _named(value: Any) -> str:
-    """Returns what an object is, in words that are the same on all processes."""
-    name = getattr(value, "__qualname__", None)
-    return f"{type(value).__name__} {name}" if isinstance(name, str) else type(value).__qualname__
+def _is_code(value: Any) -> bool:
+    return isinstance(value, type | FunctionType) or "__qualname__" in _own(value)
 
 
 def is_found_by_name(value: type | FunctionType) -> bool:
@@ -238,11 +177,6 @@ def is_array(value: Any) -> bool:
     return isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
 
 
-class _Nowhere:
-    def write(self, data: Any) -> None:
-        """Forgets it."""
-
-
 def is_spread(array: jax.Array) -> bool:
     """Whether this process cannot tell all of the array's elements by itself."""
     if array.is_deleted():
@@ -261,7 +195,7 @@ class Package:
     Args:
         value: Any value.
         refers: See :class:`Pickler`.
-        whole: Whether what cannot be pickled fails, or is left here.
+        whole: Whether code of a cell cannot be pickled, or is left here.
 
     Raises:
         Exception: The value cannot be pickled; a user's ``__reduce__`` may raise anything.
@@ -271,23 +205,15 @@ class Package:
         buffers: What was left out of band, in order, as bytes.
         arrays: The arrays that were left out.
         infos: Their descriptions.
-        left: What else was left: the path to each part, and why it cannot be pickled.
+        left: What code was left.
     """
 
     def __init__(self, value: Any, refers: Callable[[jax.Array], bool], *, whole: bool) -> None:
         self._value, self._refers = value, refers
-        self._left: frozenset[int] = frozenset()
-        self.left: tuple[tuple[str, str], ...] = ()
-        try:
-            self.skeleton, self.buffers, pickler = self._pickled(value)
-        except Exception:
-            parts = [] if whole else unpicklable_parts(value, refers)
-            if not parts:
-                raise
-            self._left = frozenset(id(part) for part, _, _ in parts)
-            self.left = tuple((path, why) for _, path, why in parts)
-            self.skeleton, self.buffers, pickler = self._pickled(value)
-        self.arrays = pickler.arrays
+        is_part_of_cell = type(value).__module__ == "__main__" and parts_of(value) is None
+        self._leaves_code = not (whole or is_part_of_cell or _is_code(value))
+        self.skeleton, self.buffers, pickler = self._pickled(value)
+        self.arrays, self.left = pickler.arrays, tuple(pickler.left)
         known: dict[Any, Layout] = {}
         self.infos = tuple(
             process_describe.describe(a, corner=False, known=known) for a in self.arrays
@@ -296,7 +222,7 @@ class Package:
     def _pickled(self, value: Any) -> tuple[bytes, list[np.ndarray[Any, Any]], Pickler]:
         """Returns a value's pickle, what is out of band, and what has pickled it."""
         file, out_of_band = io.BytesIO(), OutOfBand()
-        pickler = Pickler(file, self._refers, out_of_band, self._left)
+        pickler = Pickler(file, self._refers, out_of_band, leaves_code=self._leaves_code)
         pickler.dump(value)
         return file.getvalue(), out_of_band.buffers, pickler
 

@@ -343,16 +343,13 @@ def _number(leaf: Any) -> np.ndarray[Any, Any] | None:
         return None
     value = np.asarray(leaf)
     is_of_ml_dtypes = value.dtype.isbuiltin == 2
-    if value.dtype.char in "gG" or (value.dtype.kind not in "biufcO" and not is_of_ml_dtypes):
-        return None  # NumPy's text, dates and long doubles
-    if value.dtype.kind != "O":
-        dtype = jax.dtypes.canonicalize_dtype(value.dtype)
-        if fits(value, dtype):
-            return value.astype(dtype)
-    kind = "integer" if value.dtype.kind in "iuO" else "number"
-    wanted = jax.dtypes.canonicalize_dtype(np.int64 if value.dtype.kind == "O" else value.dtype)
-    raise UsageError(
-        f"The {kind} {leaf} does not fit in {wanted}, which JAX gives such numbers on the "
-        "processes. Nothing was moved. Push it without spec and mesh: then it stays a Python or "
-        "NumPy number."
-    )
+    if value.dtype.char in "gG" or (value.dtype.kind not in "biufc" and not is_of_ml_dtypes):
+        return None  # NumPy's text, dates and long doubles, and integers of more than 64 bits
+    dtype = jax.dtypes.canonicalize_dtype(value.dtype)
+    if not fits(value, dtype):
+        raise UsageError(
+            f"The number {leaf} does not fit in {dtype}, which JAX gives such numbers on the "
+            "processes. Nothing was moved. Push it without spec and mesh: then it stays a Python "
+            "or NumPy number."
+        )
+    return value.astype(dtype)

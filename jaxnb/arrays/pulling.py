@@ -46,7 +46,7 @@ class ReplicasDifferWarning(UserWarning):
 
 
 class NotMovedWarning(UserWarning):
-    """Parts of what was pulled cannot be pickled, and stayed on the processes."""
+    """Functions in what was pulled, or objects of a cell's classes, stayed on the processes."""
 
 
 class OriginsDifferWarning(UserWarning):
@@ -100,7 +100,7 @@ class Puller:
         path = parse_path(text)
         with self._group.channel() as channel:
             packed = self._pack(channel, path, ranks)
-            value, arrays = self._values(channel, path, packed, by_ranks=ranks is not None)
+            value, arrays = self._values(channel, path, packed)
             if not lazy:
                 missing = [array for array in arrays if not array.is_here]
                 data = self._read(channel, [array.wanted() for array in missing])
@@ -187,13 +187,13 @@ class Puller:
         channel.require(answers, f"`{path.text}` was pulled")
 
     def _values(
-        self, channel: Channel, path: Path, packed: Mapping[int, Packed], *, by_ranks: bool
+        self, channel: Channel, path: Path, packed: Mapping[int, Packed]
     ) -> tuple[Any, list[GatheredArray]]:
         """Makes the value, or the values by process, and the list of the arrays in them."""
         arrays: list[GatheredArray] = []
         try:
             if agree(packed.values()):
-                return self._agreed(channel, path, packed, arrays, by_ranks=by_ranks), arrays
+                return self._agreed(channel, path, packed, arrays), arrays
             found: dict[int, Any] = {}
             for those in alike(packed):
                 value = self._agreed(channel, path, {i: packed[i] for i in those}, arrays)
@@ -214,8 +214,6 @@ class Puller:
         path: Path,
         packed: Mapping[int, Packed],
         arrays: list[GatheredArray],
-        *,
-        by_ranks: bool = False,
     ) -> Any:
         """Makes a value that processes agree on; its non-array parts come from one of them."""
         first = next(iter(packed.values()))
@@ -234,7 +232,7 @@ class Puller:
                 info, holders = owner.arrays[index], (owner.process_index,)
             key = ArrayKey(
                 first.transfer, index, path.without(first.subscripts),
-                path.without(first.subscripts), holders, self._group.generation, by_ranks,
+                path.without(first.subscripts), holders, self._group.generation,
                 not first.is_array, self._group.last_cell,
             )  # fmt: skip
             arrays.append(GatheredArray(info, key, self, region))

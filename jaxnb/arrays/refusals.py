@@ -87,15 +87,17 @@ def lost_text(
     holders = {shard.process_index for shard in shards if shard.index in lost}
     reasons: dict[str, list[int]] = {}
     for index in sorted(holders):
-        missing = in_cells.get(index, "has died")
-        asked = "was not asked" if key.by_ranks else "has another value"
-        reasons.setdefault(asked if index in able else missing, []).append(index)
+        reason = in_cells.get(index, "has died")
+        if index in able:
+            reason = "gave no part of it in this pull"
+        reasons.setdefault(reason, []).append(index)
     first = "" if len(lost) == 1 else "the first "
     advice = "Slices of the other parts can still be pulled. "
-    if key.by_ranks:
-        advice += f"Leave out `--ranks {ranks_label(key.processes)}` to ask all processes."
-    elif holders & set(able):
-        advice += f"Pull the array by its own name, `{key.name}[…]`, or rebind it in one cell."
+    if holders & set(able):
+        advice += (
+            f"Pull the array by its own name, `{key.name}[…]`, from all processes, or rebind it "
+            "in one cell."
+        )
     elif holders - set(able) - in_cells.keys():
         advice += "`%spmd_recover` replaces dead processes; what only they held is lost."
     else:

@@ -18,32 +18,28 @@ from jaxnb.arrays.blocks import Index, Interval, blocks
 from jaxnb.errors import UsageError
 from jaxnb.model.arrays import ShardInfo
 
-NO_ELEMENT = -1
-"""Stands in :attr:`Region.axes` for a new axis that was sliced to nothing."""
-
-_Item = int | slice | EllipsisType | None
+_Item = int | slice | EllipsisType
 
 
 class NotBasicIndexError(TypeError):
-    """The index needs NumPy's advanced indexing, so what it takes is no region."""
+    """The index needs more of NumPy than integers and slices, so what it takes is not a region."""
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """What basic indexing takes of an array: composed as NumPy does, without the array.
+    """What integers and slices take of an array: composed as NumPy does, without the array.
 
     Attributes:
         shape: Shape of the array that was indexed first, the base.
         ranges: For each dimension of the base the positions taken, in order; the step may be
             any but zero.
-        axes: For each dimension of the result the dimension of the base, None for a new axis
-            of one element, :data:`NO_ELEMENT` for a new axis of none. Dimensions of the base
+        axes: For each dimension of the result the dimension of the base. Dimensions of the base
             that are missing were indexed with an integer.
     """
 
     shape: tuple[int, ...]
     ranges: tuple[range, ...]
-    axes: tuple[int | None, ...]
+    axes: tuple[int, ...]
 
     @classmethod
     def whole(cls, shape: Iterable[int]) -> Region:
@@ -72,7 +68,7 @@ class Region:
     @property
     def result_shape(self) -> tuple[int, ...]:
         """Shape of what the indexing gives."""
-        return tuple(len(self._along(axis)) for axis in self.axes)
+        return tuple(len(self.ranges[axis]) for axis in self.axes)
 
     @property
     def is_whole(self) -> bool:
@@ -83,32 +79,24 @@ class Region:
         """Indexes the result of this region.
 
         Args:
-            index: Integers, slices, ``...`` and ``None``: one, or a tuple of them.
+            index: Integers, slices and ``...``: one, or a tuple of them.
 
         Returns:
             The region of the same base that ``array[self][index]`` would be.
 
         Raises:
             IndexError: Where NumPy raises it, with its message.
-            NotBasicIndexError: There is a bool, a sequence or an array in the index.
+            NotBasicIndexError: There is None, a bool, a sequence or an array in the index.
         """
         ranges = list(self.ranges)
-        axes: list[int | None] = []
-        here = 0
-        for item in _one_per_dimension(index, len(self.axes)):
-            if item is None:
-                axes.append(None)
-                continue
-            base = self.axes[here]
+        axes: list[int] = []
+        items = _one_per_dimension(index, len(self.axes))
+        for here, (base, item) in enumerate(zip(self.axes, items, strict=True)):
             if isinstance(item, slice):
-                positions = self._along(base)[item]
-                is_emptied = base is None and not positions
-                axes.append(NO_ELEMENT if is_emptied else base)
+                ranges[base] = ranges[base][item]
+                axes.append(base)
             else:
-                positions = _one_position(self._along(base), item, here)
-            if base is not None and base != NO_ELEMENT:
-                ranges[base] = positions
-            here += 1
+                ranges[base] = _one_position(ranges[base], item, here)
         return Region(self.shape, tuple(ranges), tuple(axes))
 
     def finish(self, taken: np.ndarray, word_ndim: int = 0) -> np.ndarray:
@@ -125,50 +113,18 @@ class Region:
             raise ValueError(f"expected shape {self.taken_shape}, got {taken.shape}")
         kept = [slice(None) if d in self.axes else 0 for d in range(len(self.shape))]
         # Without the Ellipsis NumPy makes a scalar, which is a copy, of a single element.
-        first: tuple[Any, ...] = (*self._in_order(kept), ...)
-        second: tuple[Any, ...] = (*self._emptied(), ...)
-        view: np.ndarray = taken[first][second]
-        return view
+        found: np.ndarray = taken[(*kept, ...)]
+        return found
 
-    @property
-    def index_text(self) -> str:
+    def __str__(self) -> str:
         """The index that takes the region of its base, ``"[0:4, ::2, 3]"``; empty for all."""
         texts = [
             _slice_text(positions, size) if d in self.axes else str(positions[0])
             for d, (positions, size) in enumerate(zip(self.ranges, self.shape, strict=True))
         ]
-        items = [item if isinstance(item, str) else "None" for item in self._in_order(texts)]
-        while items and items[-1] == ":":
-            items.pop()
-        first = f"[{', '.join(items)}]" if items else ""
-        if NO_ELEMENT not in self.axes:
-            return first
-        return first + f"[{', '.join('0:0' if s.stop == 0 else ':' for s in self._emptied())}]"
-
-    def __str__(self) -> str:
-        return self.index_text
-
-    def _along(self, axis: int | None) -> range:
-        """Positions along one dimension of the result, named as in ``axes``."""
-        if axis is None:
-            return range(1)
-        return range(0) if axis == NO_ELEMENT else self.ranges[axis]
-
-    def _in_order(self, of_base: Sequence[Any]) -> list[Any]:
-        """One entry for each dimension of the base, with None where there are new axes."""
-        items: list[Any] = []
-        rest = 0
-        for axis in self.axes:
-            if axis is None or axis == NO_ELEMENT:
-                items.append(None)
-            else:
-                items += of_base[rest : axis + 1]
-                rest = axis + 1
-        return [*items, *of_base[rest:]]
-
-    def _emptied(self) -> tuple[slice, ...]:
-        """Slices that take the only element out of new axes that have none."""
-        return tuple(slice(0, 0) if axis == NO_ELEMENT else slice(None) for axis in self.axes)
+        while texts and texts[-1] == ":":
+            texts.pop()
+        return f"[{', '.join(texts)}]" if texts else ""
 
 
 def view(array: np.ndarray, box: Iterable[slice]) -> np.ndarray:
@@ -187,13 +143,13 @@ def as_slice(positions: range) -> slice:
     return slice(positions.start, stop, positions.step)
 
 
-def _one_per_dimension(index: Any, ndim: int) -> list[int | slice | None]:
+def _one_per_dimension(index: Any, ndim: int) -> list[int | slice]:
     """The entries of an index, ``...`` and what was left out at its end written out."""
     items = [_item(entry) for entry in (index if isinstance(index, tuple) else (index,))]
     gaps = [place for place, item in enumerate(items) if item is Ellipsis]
     if len(gaps) > 1:
         raise IndexError("an index can only have a single ellipsis ('...')")
-    indexed = sum(item is not None and item is not Ellipsis for item in items)
+    indexed = len(items) - len(gaps)
     if indexed > ndim:
         raise IndexError(
             f"too many indices for array: array is {ndim}-dimensional, but {indexed} were indexed"
@@ -205,14 +161,14 @@ def _one_per_dimension(index: Any, ndim: int) -> list[int | slice | None]:
 
 def _item(entry: Any) -> _Item:
     """One entry of an index, integers of any type as ``int``."""
-    if entry is None or entry is Ellipsis or isinstance(entry, slice):
+    if entry is Ellipsis or isinstance(entry, slice):
         return entry
     is_sequence = isinstance(entry, Sequence) and not isinstance(entry, str | bytes)
     is_array = hasattr(entry, "__array__") and not isinstance(entry, np.generic)
-    if isinstance(entry, bool | np.bool_) or is_sequence or is_array:
+    if entry is None or isinstance(entry, bool | np.bool_) or is_sequence or is_array:
         raise NotBasicIndexError(
-            f"an index with a {type(entry).__name__} needs NumPy's advanced indexing; "
-            "integers, slices, `...` and `None` do not"
+            f"an index with a {type(entry).__name__} needs the whole array; "
+            "integers, slices and `...` do not"
         )
     try:
         return operator.index(entry)
@@ -394,10 +350,10 @@ class Step:
 
     @property
     def slices(self) -> bool:
-        """Whether it is a basic index of an array: integers, slices, ``...`` and None."""
+        """Whether it is an index of an array that takes a region: integers, slices, ``...``."""
         keys = self.key if isinstance(self.key, tuple) else (self.key,)
         return self.kind == "subscript" and all(
-            isinstance(k, int | slice | type(...) | None) and not isinstance(k, bool) for k in keys
+            isinstance(k, int | slice | type(...)) and not isinstance(k, bool) for k in keys
         )
 
 

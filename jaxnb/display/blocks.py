@@ -190,19 +190,17 @@ class Box:
 
     Attributes:
         lines: The lines in it.
-        colors: Its owners' colours, side by side.
+        color: Behind the lines; empty: it has a dashed edge.
         title: Its tooltip; as text, its line in a grid that is too wide.
         text: What stands in it as text.
         stacked: Several devices have one.
-        chips: Above the lines, words in colours of their own.
     """
 
     lines: Sequence[str]
-    colors: Sequence[str]
+    color: str
     title: str
     text: str
     stacked: bool = False
-    chips: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,13 +209,11 @@ class Grid:
 
     Attributes:
         boxes: By row; None where there is none.
-        captions: What stands above, by line.
         columns: What stands above each column.
         rows: What stands left of each row.
     """
 
     boxes: Sequence[Sequence[Box | None]]
-    captions: Sequence[str] = ()
     columns: Sequence[str] = ()
     rows: Sequence[str] = ()
 

@@ -212,7 +212,6 @@ _AROUND = "padding:0 4px;font-size:11px;font-weight:normal;white-space:nowrap;op
 
 
 def _grid(grid: b.Grid) -> Html:
-    captions = (tag("div", text, style="font-size:11px;opacity:.75") for text in grid.captions)
     rows = []
     if grid.columns:
         corner = [tag("td", style=_AROUND)] if grid.rows else []
@@ -222,10 +221,9 @@ def _grid(grid: b.Grid) -> Html:
         label = [] if name is None else [tag("th", name, style=f"{_AROUND};text-align:right")]
         rows.append(tag("tr", *label, *map(_box, boxes), style=_PLAIN_ROW))
     style = "border-collapse:separate;border-spacing:2px;border:0;margin:0"
-    return together(*captions, tag("table", tag("tbody", *rows), style=style))
+    return tag("table", tag("tbody", *rows), style=style)
 
 
-_CHIP = "padding:0 3px;margin:0 1px;background:"
 _BOX = (
     "width:16px;height:16px;padding:1px 3px;text-align:center;font-size:11px;white-space:nowrap;"
     "background:"
@@ -235,25 +233,15 @@ _BOX = (
 def _box(box: b.Box | None) -> Html:
     if box is None:
         return tag("td", "⋯", style=_AROUND)
-    chips = together(*_apart(tag("span", text, style=_CHIP + color) for text, color in box.chips))
-    lines = _broken([*filter(None, [chips]), *box.lines])
-    style = _BOX + _background(box.colors)
+    style = _BOX + (box.color or "none;border:1px dashed rgba(128,128,128,.6)")
     if box.stacked:
         style += ";box-shadow:3px 3px 0 0 rgba(128,128,128,.35)"
-    return tag("td", lines, style=style, title=box.title)
+    return tag("td", _broken(box.lines), style=style, title=box.title)
 
 
 def _apart(inline: Iterable[Html]) -> list[Html]:
     """Returns elements with blanks between, so that their words do not run together unstyled."""
     return [part for each in inline for part in (_BLANK, each)][1:]
-
-
-def _background(colors: Sequence[str]) -> str:
-    if len(colors) < 2:
-        return colors[0] if colors else "none;border:1px dashed rgba(128,128,128,.6)"
-    share = 100 / len(colors)
-    stops = (f"{c} {i * share:.4g}%,{c} {(i + 1) * share:.4g}%" for i, c in enumerate(colors))
-    return f"linear-gradient(to right,{','.join(stops)})"
 
 
 _TICK = "font-size:11px;white-space:nowrap;opacity:.75"

@@ -164,7 +164,7 @@ def _grid(grid: b.Grid) -> str:
         lines = [f"  {title}" for title in titles[:_MOST_LISTED]]
         if len(titles) > _MOST_LISTED:
             lines.append(f"  … {plural(len(titles) - _MOST_LISTED, 'more place')}")
-    return "\n".join([*(f"  {middle(caption, WIDTH - 2)}" for caption in grid.captions), *lines])
+    return "\n".join(lines)
 
 
 def _facts(facts: b.Facts) -> str:

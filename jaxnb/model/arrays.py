@@ -203,8 +203,7 @@ class Packed:
         data: The data of small arrays: an array's index, a device, and the bytes of its shard,
             for this process's first replicas. None where they have to be asked for.
         origins: Where each array comes from; None for one of which that is not known.
-        left: Parts that cannot be pickled, for which a :class:`NotMoved` stands: the path to each,
-            and why.
+        left: The code of cells in it, for which a :class:`NotMoved` stands.
         is_array: The value is an array itself, or a ref to one.
     """
 
@@ -220,7 +219,7 @@ class Packed:
     subscripts: int = 0
     data: tuple[tuple[int, int, Any], ...] | None = field(default=None, repr=False)
     origins: tuple[Origin | None, ...] = ()
-    left: tuple[tuple[str, str], ...] = ()
+    left: tuple[str, ...] = ()
     is_array: bool = False
 
 

@@ -76,6 +76,6 @@ def test_cards_are_the_same_in_a_notebook_that_is_not_trusted(lab_page: OpenLab)
         assert copy.cell(TIMELINE).output.evaluate(GAPS) > 0
     array, timeline = (before[source] for source in (ARRAY, TIMELINE))
     assert len({drawn for drawn, *_ in array[1]}) == 2  # processes
-    assert "process 1\ndevice 2049" in array[0]
+    assert "P1\nd2049" in array[0]
     assert len({drawn for drawn, *_ in timeline[1]}) >= 3  # kinds of work
     assert "compiling" in timeline[0]

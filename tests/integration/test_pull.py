@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -421,7 +422,7 @@ SLICES = {
     "x[..., :3]": 1024 * 3,
     "x[0]": 512,
     "x[-1, -1]": 1,
-    "x[None, 10:20, None, ::-100]": 10 * 6,
+    "x[10:20, ::-100]": 10 * 6,
     "x[1000:0:-300]": 4 * 512,
     "x[5:5]": 0,
     "x[2:900][100:103, 1]": 3,
@@ -648,8 +649,8 @@ def test_part_of_a_global_array(session: Session) -> None:
     )
     assert_same(part[2:6], whole((8, 6))[2:6])
     with pytest.raises(JaxnbError, match=(
-        r"2 parts of `x`, the first \[0:2, 0:6\], cannot be pulled: processes 0,3 were not asked"
-        r".*Leave out `--ranks 1-2`"
+        r"2 parts of `x`, the first \[0:2, 0:6\], cannot be pulled: processes 0,3 gave no "
+        r"part of it in this pull.*from all processes"
     )):  # fmt: skip
         np.asarray(part)
     assert_same(session.pull("y", ranks=[3]), whole((8, 6)))
@@ -708,7 +709,7 @@ def test_a_class_of_a_cell_stays_and_attributes_beside_fields_come(session: Sess
         "import dataclasses\n@dataclasses.dataclass\nclass Of:\n    a: object\n"
         "kept = {'w': 1, 'class': Of}\nvalue = Of(1); value.extra = process_index"
     )
-    with pytest.warns(NotMovedWarning, match=r"`kept\['class'\]`: it refers to code"):
+    with pytest.warns(NotMovedWarning, match="of `kept` .*: type Of"):
         assert session.pull("kept")["w"] == 1
     assert [session.pull("value")[i].extra for i in (0, 1)] == [0, 1]
     assert session.run("value").agreement is Agreement.DIFFERENT
@@ -737,8 +738,6 @@ def cases(draw: st.DrawFn) -> tuple[tuple[int, ...], str, tuple[int, ...], list[
     index: list[Any] = [
         draw(st.one_of(st.slices(n), st.integers(-n, n - 1) if n else st.slices(n))) for n in shape
     ][: draw(st.integers(0, ndim))]
-    if draw(st.booleans()):
-        index.insert(draw(st.integers(0, len(index))), None)
     return sizes, names, shape, spec, tuple(index)
 
 
@@ -758,7 +757,7 @@ def test_any_array_and_any_slice(session: Session, case: Any) -> None:
     forget(array)
     np.testing.assert_array_equal(array[index], expected[index])
     text = ", ".join(
-        "None" if i is None else str(i) if isinstance(i, int)
+        str(i) if isinstance(i, int)
         else ":".join("" if p is None else str(p) for p in (i.start, i.stop, i.step))
         for i in index
     )  # fmt: skip
@@ -771,70 +770,67 @@ def test_any_array_and_any_slice(session: Session, case: Any) -> None:
         assert_same(shard.data, expected[shard.index])
 
 
-def test_what_cannot_be_pickled_stays_and_is_named(session: Session) -> None:
+def test_code_of_cells_stays_and_is_named(session: Session) -> None:
     """A model has arrays, and functions of a cell: the arrays come."""
     session.run(
-        "import functools, threading\n"
-        "class Odd:\n    def __reduce__(self): raise ValueError(f'not {self!r}')\n"
-        "model = {'w': jnp.ones(3), 'act': lambda x: x, 'lock': threading.Lock(),\n"
-        "         'layers': [jnp.zeros(2), functools.partial(lambda x, y: x, 1)], 'odd': Odd()}"
+        "import functools\n"
+        "class Odd:\n    pass\n"
+        "def outer():\n    def init(): return 1\n    return init\n"
+        "model = {'w': jnp.ones(3), 'act': lambda x: x, 'init': outer(), 'odd': Odd(),\n"
+        "         'layers': [jnp.zeros(2), functools.partial(jax.jit(lambda x, y: x), 1)]}"
     )
     with pytest.warns(NotMovedWarning) as caught:
         model = session.pull("model")
     (warning,) = caught
     said = str(warning.message)
-    assert said.startswith("4 parts of `model` cannot be pickled and stayed on the processes")
-    odd = "`model['odd']`: not <__main__.Odd object>"
-    for part in ("`model['act']`: it ", "`model['lock']`: cannot pickle", odd):
+    assert said.startswith("Parts of `model` refer to code on the processes and stayed there: ")
+    for part in ("function <lambda>", "function outer.<locals>.init", "Odd object"):
         assert part in said
     np.testing.assert_array_equal(model["w"], np.ones(3))
     np.testing.assert_array_equal(model["layers"][0], np.zeros(2))
     assert repr(model["act"]) == "<not moved: function <lambda>>"
     with pytest.raises(RuntimeError, match="on the processes only"):
         model["layers"][1]()
-    with pytest.raises(JaxnbError, match="`model\\['act'\\]` on process 0 cannot be pulled"):
-        session.pull("model['act']")
+    for text in ("model['act']", "model['odd']"):
+        with pytest.raises(JaxnbError, match=f"{re.escape(text)}` on process 0 cannot be pulled"):
+            session.pull(text)
 
 
-def test_elements_and_keys_that_cannot_be_pickled_are_left_out(session: Session) -> None:
+def test_keys_that_are_code_are_left_out(session: Session) -> None:
     """Each is told apart from the others: none takes another's place."""
-    session.run(
-        "import threading\nlocks = {threading.Lock(), threading.Lock(), 7}\n"
-        "rates = {lambda: 1: 1.0, lambda: 2: 2.0, 'w': jnp.ones(2)}"
-    )
-    with pytest.warns(NotMovedWarning, match=r"2 parts.*`locks, element lock`: cannot pickle"):
-        locks = session.pull("locks")
-    assert len(locks) == 3
-    assert 7 in locks
-    with pytest.warns(NotMovedWarning, match=r"2 parts.*`rates, key function <lambda>`: it"):
+    session.run("rates = {lambda: 1: 1.0, lambda: 2: 2.0, 'w': jnp.ones(2)}")
+    with pytest.warns(NotMovedWarning, match="of `rates` .*function <lambda>"):
         rates = session.pull("rates")
     assert sorted(map(repr, rates)) == ["'w'", *["<not moved: function <lambda>>"] * 2]
     np.testing.assert_array_equal(rates["w"], np.ones(2))
     assert [rate for rate in rates.values() if isinstance(rate, float)] == [1.0, 2.0]
 
 
-def test_parts_of_objects_are_left_out_and_opaque_ones_as_a_whole(
-    session: Session, classes: ModuleType
-) -> None:
-    """A mesh without its devices would be a broken one."""
+def test_code_in_objects_is_left_out(session: Session, classes: ModuleType) -> None:
     session.run(
-        "mesh = jax.make_mesh((8,), ('d',))\n"
         "net = classes.Layer(np.ones(2), lambda: 1, [{'f': lambda: 2}])\n"
-        "tree = {'mesh': mesh, 'w': 1}\nitself = [lambda: 1]\nitself.append(itself)"
+        "itself = [lambda: 1]\nitself.append(itself)"
     )
-    with pytest.warns(NotMovedWarning, match=r"2 parts.*`net\.b`.*`net\.name\[0\]\['f'\]`"):
+    with pytest.warns(NotMovedWarning, match="of `net` .*function <lambda>"):
         net = session.pull("net")
     assert isinstance(net, classes.Layer)
     np.testing.assert_array_equal(net.w, np.ones(2))
     session.run("net = classes.Slotted(jnp.ones(2), classes.relu, lambda: 1)")
-    with pytest.warns(NotMovedWarning, match=r"1 part of `net` .*`net\.g`: it refers to code"):
+    with pytest.warns(NotMovedWarning, match="of `net` .*function <lambda>"):
         net = session.pull("net")
     assert isinstance(net, classes.Slotted)
     assert net.f is classes.relu
     np.testing.assert_array_equal(net.w, np.ones(2))
-    with pytest.warns(NotMovedWarning, match=r"1 part.*`tree\['mesh'\]`.*Device"):
-        assert repr(session.pull("tree")["mesh"]) == "<not moved: Mesh>"
-    with pytest.raises(JaxnbError, match="`mesh` on process 0 cannot be pulled"):
-        session.pull("mesh")
-    with pytest.warns(NotMovedWarning, match=r"`itself\[0\]`"):
+    with pytest.warns(NotMovedWarning, match="of `itself`"):
         assert session.pull("itself")[1][1]
+
+
+def test_a_value_with_a_part_that_cannot_be_pickled_is_refused(session: Session) -> None:
+    session.run(
+        "import threading\nmesh = jax.make_mesh((8,), ('d',))\n"
+        "tree = {'mesh': mesh, 'w': 1}\nheld = {'lock': threading.Lock()}"
+    )
+    for text in ("mesh", "tree", "held"):
+        with pytest.raises(JaxnbError, match=f"`{text}` on process 0 cannot be pulled.*its parts"):
+            session.pull(text)
+    assert session.pull("tree['w']") == 1

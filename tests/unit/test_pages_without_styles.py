@@ -34,7 +34,7 @@ def test_words_do_not_run_together() -> None:
     legend = "■ Python ■ tracing ■ compiling ■ dispatching ■ waiting ■ last arrival"
     assert legend in lines(timeline_card(TIMELINE))
     replicated = lines(array_card(array((8,), (1,), replicas=8)))
-    assert replicated[replicated.index("P0 P1 P2 P3") + 1 :][:2] == ["devices 0-7", "×8"]
+    assert replicated[replicated.index("P0-3") + 1 :][:2] == ["d0-7", "×8"]
 
 
 def test_rows_of_numbers_stay_rows() -> None:
