@@ -6,7 +6,6 @@ import ast
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, product
 from math import prod
 from typing import Any, NoReturn
 
@@ -172,35 +171,55 @@ class Block:
         return tuple(sorted(shard.device_id for shard in self.shards))
 
     def by_digest(self) -> list[tuple[int, ...]]:
-        """Groups the processes whose replicas are equal, byte for byte.
+        """Groups the processes whose replicas are equal; see :func:`by_digest`.
 
         Shards without a digest are left out. More than one group means that replicas, which
-        JAX takes to be equal, differ. A process whose own devices differ is in several.
+        JAX takes to be equal, differ.
         """
-        groups: dict[bytes, set[int]] = {}
-        for shard in self.shards:
-            if shard.digest:
-                groups.setdefault(shard.digest, set()).add(shard.process_index)
-        return sorted(tuple(sorted(group)) for group in groups.values())
+        return self._groups[0]
 
     @property
     def is_uneven(self) -> bool:
         """Whether devices of one process hold other bytes."""
-        groups = self.by_digest()
-        return len(set().union(*groups)) < sum(map(len, groups))
+        return self._groups[1]
 
     @property
     def holders_label(self) -> str:
         """``"process 0 ≠ processes 1-3"``; devices, where those of one process differ."""
-        if not self.is_uneven:
-            return " ≠ ".join(map(processes_label, self.by_digest()))
-        devices: dict[bytes, list[int]] = {}
-        for shard in sorted(self.shards, key=lambda s: s.device_id):
-            if shard.digest:
-                devices.setdefault(shard.digest, []).append(shard.device_id)
-        return " ≠ ".join(
-            f"{plural_word(len(ids), 'device')} {ranks_label(ids)}" for ids in devices.values()
-        )
+        groups, is_uneven = self._groups
+        return " ≠ ".join(holders_text(group, by_device=is_uneven) for group in groups)
+
+    @property
+    def _groups(self) -> tuple[list[tuple[int, ...]], bool]:
+        return by_digest((s.digest, s.process_index, s.device_id) for s in self.shards if s.digest)
+
+
+def by_digest(
+    held: Iterable[tuple[str | bytes, int, int]],
+) -> tuple[list[tuple[int, ...]], bool]:
+    """Groups the processes that hold equal bytes.
+
+    Args:
+        held: The digest of what a device holds, its process, and itself.
+
+    Returns:
+        The groups; and whether they are of devices instead, as devices of one process differ.
+    """
+    found: dict[str | bytes, list[tuple[int, int]]] = {}
+    for digest, process, device in held:
+        found.setdefault(digest, []).append((process, device))
+    groups = [tuple(sorted({process for process, _ in each})) for each in found.values()]
+    is_uneven = len(set().union(*groups)) < sum(map(len, groups))
+    if is_uneven:
+        groups = [tuple(sorted(device for _, device in each)) for each in found.values()]
+    return sorted(groups), is_uneven
+
+
+def holders_text(group: Sequence[int], *, by_device: bool) -> str:
+    """Returns ``"processes 1-3"``, or ``"devices 2-3"``."""
+    if by_device:
+        return f"{plural_word(len(group), 'device')} {ranks_label(group)}"
+    return processes_label(group)
 
 
 def index_label(index: Index) -> str:
@@ -309,36 +328,26 @@ def differing(array: ArrayInfo) -> list[Block]:
 EDGE_ITEMS = 3
 """How many elements of each end of a dimension a preview shows."""
 
-MAX_SLICES = 2
-"""How many matrices of an array of more than two dimensions a preview shows."""
+
+def corner_edges(shape: Sequence[int]) -> list[tuple[int, ...]]:
+    """Returns for each dimension the indices that a preview shows.
+
+    They are both ends of the last two dimensions, and the first index of the others.
+    """
+    return [*[(0,)] * len(shape[:-2]), *map(_ends, shape[-2:])]
 
 
-def edge_indices(size: int) -> tuple[int, ...]:
-    """Returns the indices along one dimension that a preview shows: both ends of it."""
+def _ends(size: int) -> tuple[int, ...]:
     # What would be left out must be worth the "…".
     if size <= 2 * EDGE_ITEMS + 2:
         return tuple(range(size))
     return (*range(EDGE_ITEMS), *range(size - EDGE_ITEMS, size))
 
 
-@dataclass(frozen=True, slots=True)
-class PreviewSlice:
-    """One matrix of a preview.
-
-    Attributes:
-        leading: Its place along the leading dimensions; empty up to two dimensions.
-        rows: The elements as text, ``…`` where some were left out, ``?`` where no process
-            told. A vector is one row; a scalar is one row of one element.
-    """
-
-    leading: tuple[int, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
 def preview(
     shape: Sequence[int], corner: Iterable[tuple[tuple[int, ...], str]]
-) -> list[PreviewSlice]:
-    """Assembles the elements at an array's corners to the matrices that a person reads.
+) -> list[tuple[str, ...]]:
+    """Assembles the elements at an array's corners to the matrix that a person reads.
 
     Args:
         shape: Shape of the array.
@@ -346,33 +355,29 @@ def preview(
             :attr:`jaxnb.model.ArrayInfo.corner`.
 
     Returns:
-        The matrices, two at most; none if the array is empty or no element is known.
+        The rows: the elements as text, ``…`` where some were left out, ``?`` where no process told.
+        A vector is one row; a scalar is one row of one element. Nothing if the array is empty or no
+        element is known.
     """
     known = dict(corner)
     if not known or 0 in shape:
         return []
-    leading, trailing = tuple(shape[:-2]), tuple(shape[-2:])
-    matrix = [_with_gap(size) for size in trailing]
+    first = (0,) * len(shape[:-2])
+    matrix = [_with_gap(size) for size in shape[-2:]]
     row_axis: list[int | None] = [0] if len(matrix) < 2 else matrix[0]
     column_axis: list[int | None] = matrix[-1] if matrix else [0]
 
-    def element(place: tuple[int, ...], row: int | None, column: int | None) -> str:
+    def element(row: int | None, column: int | None) -> str:
         if row is None or column is None:
             return "…"
-        return known.get((*place, *(row, column)[2 - len(trailing) :]), "?")
+        return known.get((*first, *(row, column)[2 - len(matrix) :]), "?")
 
-    places = product(*(edge_indices(size) for size in leading))
-    return [
-        PreviewSlice(
-            place, tuple(tuple(element(place, r, c) for c in column_axis) for r in row_axis)
-        )
-        for place in islice(places, MAX_SLICES)
-    ]
+    return [tuple(element(row, column) for column in column_axis) for row in row_axis]
 
 
 def _with_gap(size: int) -> list[int | None]:
     """Indices of both ends, None between them if some are left out."""
-    indices: list[int | None] = list(edge_indices(size))
+    indices: list[int | None] = list(_ends(size))
     if len(indices) < size:
         indices.insert(EDGE_ITEMS, None)
     return indices

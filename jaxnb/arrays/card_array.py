@@ -15,7 +15,7 @@ from jaxnb.arrays.blocks import (
     total_bytes,
 )
 from jaxnb.arrays.pictures import array_grid, mesh_grid, preview_text, sizes_block
-from jaxnb.display.blocks import Beside, Block, Column, Either, Facts, Note, Pre, Row, Table
+from jaxnb.display.blocks import Beside, Block, Column, Facts, Note, Pre, Row, Table
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import middle
 from jaxnb.labels import APART, format_bytes, format_count, paths_label, plural, processes_label
@@ -59,9 +59,10 @@ def array_pictures(array: ArrayInfo) -> list[Block]:
     owners = {shard.device_id: shard.process_index for shard in array.shards}
     sizes, mesh = bytes_per_device(array), list[Block]()
     if array.mesh is not None:
-        mesh, devices = mesh_grid(array.mesh, owners), [*array.mesh.device_ids]
-        if len(array.mesh.shape) < 2 and devices == sorted(devices):
-            mesh = [Either(mesh)]  # what everyone expects
+        devices = [*array.mesh.device_ids]
+        # A mesh of one axis in the devices' order is what everyone expects.
+        if len(array.mesh.shape) > 1 or devices != sorted(devices):
+            mesh = mesh_grid(array.mesh, owners)
     # The heading says it all if they are equal.
     listed = [sizes_block(sizes, owners)] if len(set(sizes.values())) > 1 else []
     times = f", × {replicas_label(array)}" if len(blocks(array.shards)) < len(array.shards) else ""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -13,6 +13,9 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from jaxnb.arrays.regions import NotBasicIndexError, Region, boxes
 from jaxnb.errors import JaxnbError
 from jaxnb.model.arrays import ArrayInfo, MeshInfo, ShardInfo
+
+if TYPE_CHECKING:
+    from jaxnb.arrays.pulling import Puller
 
 _NUMERIC_KINDS = "biufc"
 
@@ -123,17 +126,6 @@ class Wanted:
     shard: ShardInfo | None = None
 
 
-class Reader(Protocol):
-    """Brings data of the processes to the notebook."""
-
-    @property
-    def generation(self) -> int:
-        """Which processes there are: how often they have been replaced by others."""
-
-    def read(self, wanted: Sequence[Wanted]) -> list[np.ndarray[Any, Any]]:
-        """Returns the data, in order."""
-
-
 @dataclass(frozen=True, slots=True)
 class ShardingInfo:
     """How an array is spread, as data.
@@ -205,7 +197,7 @@ class GatheredArray(NDArrayOperatorsMixin):
     """
 
     def __init__(
-        self, info: ArrayInfo, key: ArrayKey, reader: Reader, region: Region | None = None
+        self, info: ArrayInfo, key: ArrayKey, reader: Puller, region: Region | None = None
     ) -> None:
         self.info = info
         self._key = key

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -34,12 +34,8 @@ MAX_THREADS = 4
 """More do not copy faster than memory is."""
 
 
-class Ticker(Protocol):
-    """Takes how many bytes have been moved so far."""
-
-    def __call__(self, done_bytes: int) -> None:
-        """Takes the number."""
-
+Ticker = Callable[[int], None]
+"""Takes how many bytes have been moved so far."""
 
 Meter = Callable[[str, int], AbstractContextManager[Ticker]]
 """Shows progress: made with what is done and the number of bytes."""
@@ -154,7 +150,8 @@ class Mover:
                 done += nbytes
                 tick(done)
 
-            _in_threads(channel, near, direct, add, label)
+            if near:
+                _in_threads(channel, near, direct, add, label)
             if far:
                 _in_chunks(channel, far, request, add, label)
 

@@ -9,7 +9,6 @@ from math import prod
 from jaxnb.arrays.blocks import Block as Part
 from jaxnb.arrays.blocks import (
     Interval,
-    PreviewSlice,
     blocks,
     boundaries,
     dimension_label,
@@ -30,7 +29,7 @@ from jaxnb.display.blocks import (
     Table,
 )
 from jaxnb.display.html import ACCENT
-from jaxnb.display.text import WIDTH, middle, text_table
+from jaxnb.display.text import WIDTH, text_table
 from jaxnb.labels import (
     format_bytes,
     one_line,
@@ -235,19 +234,15 @@ _MAX_ELEMENT = 24
 def preview_text(array: ArrayInfo) -> str:
     """Returns the values at the array's corners as aligned text; empty if none is known."""
     corner = [(place, one_line(text, _MAX_ELEMENT)) for place, text in array.corner]
-    found = preview(array.shape, corner)
-    text = "\n".join(map(_slice_text, found))
-    lines = [x if len(x) <= WIDTH else f"{x[: WIDTH - 1]}…" for x in text.splitlines()]
-    more = prod(array.shape[:-2]) - len(found) if found else 0
-    return "\n".join([*lines, f"  … {plural(more, 'more slice')}"] if more else lines)
-
-
-def _slice_text(part: PreviewSlice) -> str:
-    table = text_table(part.rows, ">" * len(part.rows[0]))
-    if not part.leading:
-        return table
-    place = ", ".join(map(str, part.leading))
-    return f"  {middle(f'[{place}, :, :]', WIDTH - 2)}\n{table}"
+    rows = preview(array.shape, corner)
+    if not rows:
+        return ""
+    lines = text_table(rows, ">" * len(rows[0])).split("\n")
+    if leading := array.shape[:-2]:
+        lines.insert(0, f"  [{'0, ' * len(leading)}:, :]")
+        if more := prod(leading) - 1:
+            lines.append(f"  … {plural(more, 'more slice')}")
+    return "\n".join(x if len(x) <= WIDTH else f"{x[: WIDTH - 1]}…" for x in lines)
 
 
 _MAX_ROWS = 16

@@ -8,7 +8,6 @@ import pickle
 import pickletools
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import is_dataclass
 from typing import Any
 
 MAX_CANONICAL_BYTES = 4 << 20
@@ -69,8 +68,8 @@ def _element_digest(element: Any) -> bytes:
 def in_one_order(value: Any, as_bytes: Callable[[Any], bytes] = _element_digest) -> Any:
     """Returns a value whose pickle does not depend on the order in which sets were filled.
 
-    The value itself if it has no set of several elements: in its lists, tuples, dicts, sets,
-    named tuples and dataclasses, however deep. Else a copy in which the elements of sets stand
+    The value itself if it has no set of several elements: in its lists, tuples, dicts, sets and
+    named tuples, however deep. Else a copy in which the elements of sets stand
     sorted; dicts keep their order, which a user sees.
 
     Args:
@@ -119,10 +118,6 @@ class _Search:
             if _are_the_same(new, values) and _are_the_same(ordered_keys, keys):
                 return value
             return kind.__qualname__, ordered_keys, new
-        if is_dataclass(value) and not isinstance(value, type) and is_pickled_by_fields(kind):
-            own = vars(value)
-            parts = self.ordered(own)
-            return value if parts is own else (kind.__qualname__, parts)
         return value
 
     def _set(self, value: Any, kind: type) -> Any:
@@ -141,13 +136,3 @@ class _Search:
 
 def _are_the_same(new: list[Any], old: Iterable[Any]) -> bool:
     return all(a is b for a, b in zip(new, old, strict=True))
-
-
-def is_pickled_by_fields(kind: type) -> bool:
-    """Whether instances have no way of their own to be pickled."""
-    plain = all(
-        getattr(kind, name, None) is getattr(object, name, None)
-        for name in ("__reduce__", "__reduce_ex__", "__getstate__")
-    )
-    has_slots = any(vars(each).get("__slots__") for each in kind.__mro__)
-    return plain and kind.__dictoffset__ != 0 and not has_slots

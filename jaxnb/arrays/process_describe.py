@@ -9,14 +9,13 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxnb.arrays.blocks import edge_indices
+from jaxnb.arrays.blocks import corner_edges
 from jaxnb.compat.jax_arrays import is_deleted
 from jaxnb.compat.jax_runtime import wait_until_ready
 from jaxnb.errors import JaxnbError
@@ -206,9 +205,6 @@ def require_tree(value: Any) -> None:
         left.append([*found[0]])
 
 
-MAX_CORNER_ITEMS = 1024
-"""Corners of arrays of many dimensions are cut to this many elements."""
-
 MAX_WHOLE_BYTES = 64 << 10
 """Of larger shards only the corners are copied from an accelerator to the host."""
 
@@ -378,34 +374,20 @@ def _corner(shape: tuple[int, ...], held: Iterable[tuple[ShardInfo, jax.Array]])
         shape: Shape of the whole array.
         held: This process's shards and their data.
     """
-    edges = [edge_indices(n) for n in shape]
+    edges = corner_edges(shape)
     found: list[tuple[tuple[int, ...], str]] = []
     for shard, data in held:
-        if shard.replica_id != 0 or len(found) >= MAX_CORNER_ITEMS:
-            continue
-        inside = [
-            [i for i in edge if start <= i < stop]
-            for edge, (start, stop) in zip(edges, shard.index, strict=True)
-        ]
-        if not all(inside):
-            continue
         starts = [start for start, _ in shard.index]
         places = [
-            [i - start for i in edge] for edge, start in zip(_trimmed(inside), starts, strict=True)
+            [i - start for i in edge if start <= i < stop]
+            for edge, (start, stop) in zip(edges, shard.index, strict=True)
         ]
+        if shard.replica_id or not all(places):
+            continue
         for local, element in _elements(data, places):
             index = tuple(i + start for i, start in zip(local, starts, strict=True))
             found.append((index, _element_text(element)))
-    return tuple(found[:MAX_CORNER_ITEMS])
-
-
-def _trimmed(edges: list[list[int]]) -> list[list[int]]:
-    """Cuts the leading dimensions until about MAX_CORNER_ITEMS elements are left."""
-    trimmed = []
-    for d, edge in enumerate(edges):
-        rest = math.prod(len(other) for other in edges[d + 1 :])
-        trimmed.append(edge[: max(1, -(-MAX_CORNER_ITEMS // rest))])
-    return trimmed
+    return tuple(found)
 
 
 def _elements(data: jax.Array, places: list[list[int]]) -> list[tuple[tuple[int, ...], Any]]:
@@ -413,8 +395,7 @@ def _elements(data: jax.Array, places: list[list[int]]) -> list[tuple[tuple[int,
     if host_bytes(data) > MAX_WHOLE_BYTES and not _is_in_host_memory(data):
         # The user's configuration of jax may forbid to compute here, or to compute with NaN.
         with suppress(Exception):
-            boxes = product(*map(_ranges, places))
-            return sorted((pair for box in boxes for pair in _box(data, box)), key=itemgetter(0))
+            return [(place, host_view(data[place])[()]) for place in product(*places)]
     host = host_view(data)
     return [(place, host[place]) for place in product(*places)]
 
@@ -422,26 +403,6 @@ def _elements(data: jax.Array, places: list[list[int]]) -> list[tuple[tuple[int,
 def _is_in_host_memory(data: jax.Array) -> bool:
     """Whether NumPy can look at the array without a copy."""
     return all(device.platform == "cpu" for device in data.devices())
-
-
-def _ranges(places: list[int]) -> list[range]:
-    """Returns ascending integers as runs: one or two, as they are ends of a dimension."""
-    runs: list[range] = []
-    for i in places:
-        if runs and runs[-1].stop == i:
-            runs[-1] = range(runs[-1].start, i + 1)
-        else:
-            runs.append(range(i, i + 1))
-    return runs
-
-
-def _box(data: jax.Array, box: tuple[range, ...]) -> list[tuple[tuple[int, ...], Any]]:
-    """Copies one box of the array to the host; computes on the one device that holds it."""
-    host = host_view(data[tuple(slice(r.start, r.stop) for r in box)])
-    return [
-        (place, host[tuple(i - r.start for i, r in zip(place, box, strict=True))])
-        for place in product(*box)
-    ]
 
 
 def _element_text(element: Any) -> str:

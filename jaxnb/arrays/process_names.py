@@ -29,10 +29,10 @@ import jax
 
 from jaxnb.compat.jax_arrays import buffer_of, is_registered
 
-# No code of the user's runs: containers are told by their exact type, and attributes are read past
-# ``__getattr__`` and properties. So it may be done in any thread, whatever the main one does.
-# (What
-# the main thread drops meanwhile may be finalised here, as the garbage collector does it in any.)
+# :class:`Names` runs no code of the user's: containers are recognised by their exact type, and
+# attributes are read past ``__getattr__`` and properties. So it may run in any thread, whatever the
+# main one does. (What the main thread drops meanwhile may be finalised here, as the garbage
+# collector does it in any thread.)
 
 _MRO = type.__dict__["__mro__"].__get__
 _CLASS_DICT = type.__dict__["__dict__"].__get__
@@ -297,26 +297,11 @@ def _reached(variables: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def holders_of(variables: Mapping[str, Any], wanted: Iterable[int]) -> dict[int, list[str]]:
-    """Returns which variables hold objects, by the ids of these; all are looked through once."""
-    parents: dict[int, list[int]] = {}
-    seen: set[int] = set()
-    left = list(variables.values())
-    while left:
-        value = left.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        for _, part in _parts(value):
-            parents.setdefault(id(part), []).append(id(value))
-            left.append(part)
-    found = {}
-    for key in wanted:
-        above, todo = {key}, [key]
-        while todo:
-            new = set(parents.get(todo.pop(), ())) - above
-            above |= new
-            todo += new
-        found[key] = [name for name, value in variables.items() if id(value) in above]
+    """Returns which variables hold objects, by the ids of these."""
+    found: dict[int, list[str]] = {key: [] for key in wanted}
+    for name, value in variables.items():
+        for key in paths_to({name: value}, set(found)):
+            found[key].append(name)
     return found
 
 

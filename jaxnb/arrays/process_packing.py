@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 import jax
@@ -83,7 +83,7 @@ class Pickler(pickle.Pickler):
         if _is_code(value):
             if is_found_by_name(value):  # jax.nn.relu is an object that does not say so itself
                 return value.__qualname__
-            is_of_cell = _module(value) == "__main__"
+            is_of_cell = value.__module__ == "__main__"
             if self._leaves_code and (is_of_cell or not isinstance(value, type)):
                 return self._leave(f"{type(value).__name__} {value.__qualname__}")
             if is_of_cell:
@@ -108,7 +108,9 @@ class Pickler(pickle.Pickler):
 
 
 def _is_code(value: Any) -> bool:
-    return isinstance(value, type | FunctionType) or "__qualname__" in _own(value)
+    # The pickle of a method looks it up in its object: in the notebook that would be a Record.
+    is_method = isinstance(value, MethodType) and type(value.__self__).__module__ == "__main__"
+    return is_method or isinstance(value, type | FunctionType) or "__qualname__" in _own(value)
 
 
 def is_found_by_name(value: type | FunctionType) -> bool:
@@ -138,10 +140,6 @@ def _is_comparable_in_c_order(value: Any) -> bool:
 def _own(value: Any) -> dict[str, Any]:
     own = getattr(value, "__dict__", None)  # functools.wraps puts the names there
     return own if isinstance(own, dict) else {}
-
-
-def _module(value: Any) -> Any:
-    return value.__module__ if isinstance(value, type | FunctionType) else _own(value)["__module__"]
 
 
 def parts_of(value: Any) -> dict[str, Any] | None:

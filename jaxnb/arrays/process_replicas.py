@@ -29,18 +29,13 @@ from jaxnb.lockstep.process_recorded import Entry
 from jaxnb.lockstep.provenance import origin_text
 from jaxnb.model.dispatches import DigestedArray, Origin, Processes, ReplicaPart, ReplicaTrail, Role
 
-# A ``shard_map`` without ``check_vma`` that forgets a reduction, a ``pmap`` with
-# ``out_axes=None``, a
-# callback that returns something else on each process: the processes agree on the program and on
-# its
-# inputs, and their replicas differ. So the results of such a program's first run in a cell are
+# A ``shard_map`` without ``check_vma`` that forgets a reduction, a ``pmap`` with ``out_axes=None``,
+# a callback that returns something else on each process: the processes agree on the program and on
+# its inputs, and their replicas differ. So the results of such a program's first run in a cell are
 # digested. Nothing waits for them, as they may never come: they are looked at after later
-# dispatches
-# and as the cell ends, else as the next one begins. So which results are looked at must not depend
-# on
-# when they are there: those of the run are, unless a later dispatch was given their memory. Then
-# they
-# are followed to its results, up to those that are left as the cell ends.
+# dispatches and as the cell ends, else as the next one begins. So which results are looked at must
+# not depend on when they are there: those of the run are, unless a later dispatch was given their
+# memory. Then they are followed to its results, up to those that are left as the cell ends.
 
 _Dispatch = tuple[Processes, int, str, int | None]
 

@@ -270,11 +270,11 @@ class Puller:
 
     @property
     def generation(self) -> int:
-        """Which processes there are; see :class:`jaxnb.arrays.gathered.Reader`."""
+        """Which processes there are: how often they have been replaced by others."""
         return self._group.generation
 
     def read(self, wanted: Sequence[Wanted]) -> list[np.ndarray[Any, Any]]:
-        """Returns data of arrays; see :class:`jaxnb.arrays.gathered.Reader`."""
+        """Returns data of arrays, in order."""
         with self._group.channel() as channel:
             for each in wanted:
                 self._require_generation(each.key.generation, refusals.whose(each.key))

@@ -195,19 +195,14 @@ def _is_of_jax(value: Any) -> bool:
 
 def _require_no_keys(value: Any) -> None:
     """Refuses PRNG keys: NumPy has none, and their words alone would not be keys there."""
-    info = value.info if isinstance(value, GatheredArray) else value
-    dtype = str(info.dtype)
-    if not dtype.startswith("key<"):
-        return
-    # Those of a GatheredArray are words already.
-    words = "np.asarray(keys)" if info is not value else "np.asarray(jax.random.key_data(keys))"
-    impl = dtype.removeprefix("key<").removesuffix(">")
-    raise UsageError(
-        f"PRNG keys ({dtype}) cannot be pushed as keys. Nothing was moved. Push their words, as "
-        f"jax.random.key_data gives them: `spmd.push(words={words})`, then type "
-        f"`%spmd keys = jax.random.wrap_key_data(words)`, with the `impl=` of the keys if it is "
-        f"not the default ({impl} in short)."
-    )
+    dtype = str(value.info.dtype if isinstance(value, GatheredArray) else value.dtype)
+    if dtype.startswith("key<"):
+        raise UsageError(
+            f"PRNG keys ({dtype}) cannot be pushed as keys. Nothing was moved. Push their words "
+            "(`np.asarray(keys)` of a pulled array, else `np.asarray(jax.random.key_data(keys))`), "
+            "then type `%spmd keys = jax.random.wrap_key_data(words)`, with the `impl=` of the "
+            "keys if it is not the default."
+        )
 
 
 def _packages(

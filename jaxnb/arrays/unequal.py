@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxnb.arrays.blocks import index_label
-from jaxnb.labels import format_count, plural, processes_label, ranks_label
+from jaxnb.arrays.blocks import by_digest, holders_text, index_label
+from jaxnb.labels import format_count, plural
 from jaxnb.lockstep.provenance import OF_PARTS
 from jaxnb.model.dispatches import DigestedArray, Index, ReplicaTrail, UnequalInput
 from jaxnb.model.scripts import cell_label, in_notebook
@@ -55,30 +55,13 @@ def unequal_inputs(
                 parts.setdefault(part.index, []).extend(digests)
         for index, each in parts.items():
             if len({digest for digest, _, _ in each}) > 1:
-                found.append(_unequal(next(iter(held.values())), index, each))
+                groups, by_device = by_digest(each)
+                first = next(iter(held.values()))
+                found.append(UnequalInput(first, index, tuple(groups), by_device))
                 break
     # What was also given to a dispatch is told of there.
     used = {each.array.origin for each in found if each.array.role == "argument"}
     return [each for each in found if each.array.role != "put" or each.array.origin not in used]
-
-
-def _unequal(
-    array: DigestedArray, index: Index, held: Sequence[tuple[str, int, int]]
-) -> UnequalInput:
-    by_digest: dict[str, list[tuple[int, int]]] = {}
-    for digest, process, device in held:
-        by_digest.setdefault(digest, []).append((process, device))
-    processes = [sorted({process for process, _ in each}) for each in by_digest.values()]
-    by_device = len(set().union(*processes)) < sum(map(len, processes))
-    if by_device:
-        processes = [sorted(device for _, device in each) for each in by_digest.values()]
-    return UnequalInput(array, index, tuple(map(tuple, sorted(processes))), by_device)
-
-
-def _holders(found: UnequalInput, group: tuple[int, ...]) -> str:
-    if found.by_device:
-        return f"{'devices' if len(group) > 1 else 'device'} {ranks_label(group)}"
-    return processes_label(group)
 
 
 def describe(found: Sequence[UnequalInput], cell: int) -> str:
@@ -91,7 +74,9 @@ def describe(found: Sequence[UnequalInput], cell: int) -> str:
     first = found[0]
     array = first.array
     line = f" at line {array.line}" if array.line is not None else ""
-    groups = [_holders(first, group) for group in first.groups[:MOST_GROUPS]]
+    groups = [
+        holders_text(group, by_device=first.by_device) for group in first.groups[:MOST_GROUPS]
+    ]
     others = len(first.groups) - len(groups)
     who = " ≠ ".join([*groups, *([f"{format_count(others)} more"] if others else [])])
     where = f" in {index_label(first.index)}" if first.index else ""

@@ -27,8 +27,6 @@ class Facts:
         look: ``"dim"``: of less weight; ``"small"``: the line below a value.
         wrap: As text, lines end at 80 columns.
         before: As text, what the line begins with.
-        spark: A small picture before them, of block characters; only in HTML.
-        spark_title: What it shows.
     """
 
     parts: Sequence[str]
@@ -36,8 +34,6 @@ class Facts:
     look: Literal["", "dim", "small"] = ""
     wrap: bool = True
     before: str = ""
-    spark: str = ""
-    spark_title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +126,6 @@ class Table:
         tooltips: For each row a tooltip, or none at all.
         more: How many rows were left out, and what they are: ``(3, "process")``.
         gap: As text, blanks between columns.
-        titled: As text, the titles are shown.
     """
 
     columns: Sequence[Column]
@@ -138,7 +133,6 @@ class Table:
     tooltips: Sequence[str] = ()
     more: tuple[int, str] = (0, "")
     gap: int = 2
-    titled: bool = True
 
     def places(self, where: Only) -> list[int]:
         """Returns the columns that are shown as ``"html"`` or as ``"text"``."""
@@ -218,36 +212,29 @@ class Grid:
     rows: Sequence[str] = ()
 
 
-MARK_COLOR = "#D55E00"
+class Key(NamedTuple):
+    """An entry of a legend; the symbol is for text."""
 
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A moment on an axis of time, in percent, across some lanes of it."""
-
-    at: float
-    first: int
-    last: int
-    title: str
+    name: str
+    color: str
+    symbol: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Coloured lengths one below the other over one axis; only in HTML.
+    """Coloured lengths one below the other over one axis.
 
     Attributes:
         labels: The name of each strip.
         strips: The lengths of each strip.
-        marks: Moments across several of them.
         ticks: Places on the axis in percent, and what stands there.
-        legend: Names and colours.
+        legend: What the colours mean.
     """
 
     labels: Sequence[str]
     strips: Sequence[Sequence[Length]]
-    marks: Sequence[Mark]
     ticks: Sequence[tuple[float, str]]
-    legend: Sequence[tuple[str, str]]
+    legend: Sequence[Key]
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,8 +76,6 @@ def _facts(facts: b.Facts) -> Html:
 
 def _facts_line(facts: b.Facts) -> Html:
     shown: list[str] = []
-    if facts.spark:
-        shown += [tag("span", facts.spark, title=facts.spark_title), " "]
     if facts.title:
         shown.append(tag("b", coded(facts.title)))
         shown.append("" if not facts.parts else " " if facts.title.endswith(":") else " · ")
@@ -260,30 +258,19 @@ def _lanes(lanes: b.Lanes) -> Html:
     axis = tag(
         "div", *_apart(ticks), style=f"position:relative;height:18px;border-top:1px solid {_GREY}"
     )
-    marks = (_mark(mark, pitch) for mark in lanes.marks)
-    whole = tag("div", *strips, *marks, axis, style="position:relative;flex:1 1 0;max-width:680px")
+    whole = tag("div", *strips, axis, style="flex:1 1 0;max-width:680px")
     left = tag("div", *names, style="flex:none;padding-right:6px")
     # The last tick's label stands right of the axis.
     outer = tag("div", left, whole, style="display:flex;padding-right:40px;margin:4px 0")
-    return together(outer, _legend(lanes.legend))
-
-
-def _mark(mark: b.Mark, pitch: int) -> Html:
-    top, height = mark.first * pitch, (mark.last - mark.first + 1) * pitch
-    place = f"left:{mark.at:.4g}%;top:{top}px;height:{height}px"
-    style = f"position:absolute;{place};width:2px;background:{b.MARK_COLOR}"
-    return tag("div", title=mark.title, style=style)
+    keys = (
+        tag("span", tag("span", "■", style=f"color:{key.color};font-size:15px"), f" {key.name}",
+            style=_KEY)
+        for key in lanes.legend
+    )  # fmt: skip
+    return together(outer, tag("div", *_apart(keys), style="font-size:11px"))
 
 
 _KEY = "margin-left:12px;white-space:nowrap"
-
-
-def _legend(legend: Iterable[tuple[str, str]]) -> Html:
-    keys = (
-        tag("span", tag("span", "■", style=f"color:{color};font-size:15px"), f" {name}", style=_KEY)
-        for name, color in legend
-    )
-    return tag("div", *_apart(keys), style="font-size:11px")
 
 
 _SHOW: dict[type[Any], Callable[[Any], Html]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 from jaxnb.display import blocks as b
@@ -46,24 +46,19 @@ def middle(text: str, width: int) -> str:
     return f"{flat[: width - 1 - end]}…{flat[len(flat) - end :]}"
 
 
-def fitted_rows(
-    rows: Sequence[Sequence[str]],
-    align: str,
-    shrink: Mapping[int, int],
-    width: int = WIDTH,
-    gap: int = 2,
-) -> list[str]:
-    """Returns the rows of a table of at most ``width`` columns, long cells broken into lines.
+def fitted_table(
+    rows: Sequence[Sequence[str]], align: str, shrink: Mapping[int, int], *, gap: int = 2
+) -> str:
+    """Returns a table of at most :data:`WIDTH` columns, long cells broken into lines.
 
     Args:
         rows: Rows of equal length.
         align: As for :func:`text_table`.
         shrink: The columns that may be narrower, and to what at least. The widest goes first.
-        width: Columns that there are.
         gap: Blanks between columns.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    excess = 2 + sum(widths) + gap * (len(widths) - 1) - width
+    excess = 2 + sum(widths) + gap * (len(widths) - 1) - WIDTH
     while excess > 0:
         able = [i for i, least in shrink.items() if widths[i] > least]
         if not able:
@@ -71,13 +66,10 @@ def fitted_rows(
         widths[max(able, key=lambda i: widths[i])] -= 1
         excess -= 1
     lines: list[Sequence[str]] = []
-    starts = []
     for row in rows:
         cells = [textwrap.wrap(cell, max(1, n)) for cell, n in zip(row, widths, strict=True)]
-        starts.append(len(lines))
         lines += list(zip_longest(*cells, fillvalue="")) or [row]
-    text = text_table(lines, align, gap=gap).split("\n")
-    return ["\n".join(text[a:b]) for a, b in pairwise([*starts, len(lines)])]
+    return text_table(lines, align, gap=gap)
 
 
 def wrapped(text: str, width: int = WIDTH) -> str:
@@ -113,23 +105,6 @@ def _pieces(part: str) -> list[str]:
     if len(part) <= WIDTH - 2:
         return [part]
     return textwrap.wrap(part, WIDTH - 2, break_on_hyphens=False) or [part]
-
-
-_STEPS = "▁▂▃▄▅▆▇█"
-
-
-def spark(values: Sequence[float | None], top: float) -> str:
-    """Returns values as a line of block characters; a gap is a blank.
-
-    Args:
-        values: The values; None where there is none.
-        top: The value of the highest block.
-    """
-    last = len(_STEPS) - 1
-    return "".join(
-        " " if value is None else _STEPS[round(last * min(1.0, value / top if top else 0.0))]
-        for value in values
-    )
 
 
 def text_of(blocks: Iterable[b.Block]) -> str:
@@ -189,15 +164,37 @@ def table_text(table: b.Table) -> str:
     places = table.places("text")
     columns = [table.columns[i] for i in places]
     rows = [[_cell(row[i]) for i in places] for row in table.rows]
-    if table.titled and any(_title(column) for column in columns):
+    if any(_title(column) for column in columns):
         rows.insert(0, [_title(column) for column in columns])
     align = "".join(column.align for column in columns)
     shrink = {i: column.least for i, column in enumerate(columns) if column.least is not None}
-    if shrink:
-        text = "\n".join(fitted_rows(rows, align, shrink, gap=table.gap))
-    else:
-        text = text_table(rows, align, gap=table.gap)
+    text = (
+        fitted_table(rows, align, shrink, gap=table.gap)
+        if shrink
+        else text_table(rows, align, gap=table.gap)
+    )
     return f"{text}\n  {table.rest}" if table.rest else text
+
+
+def _lanes(lanes: b.Lanes) -> str:
+    indent = max(map(len, lanes.labels)) + 4
+    width = WIDTH - indent
+    symbols = {key.color: key.symbol for key in lanes.legend}
+
+    def bar(strip: Sequence[b.Length]) -> str:
+        line = " " * width
+        for each in strip:
+            first, last = (round(x / 100 * width) for x in (each.start, each.start + each.percent))
+            line = line[:first] + symbols[each.color] * (last - first) + line[last:]
+        return line
+
+    axis = " " * width
+    for at, label in lanes.ticks:
+        start = min(round(at / 100 * width), width - len(label))
+        axis = axis[:start] + label + axis[start + len(label) :]
+    legend = "   ".join(f"{key.symbol} {key.name}" for key in lanes.legend)
+    rows = [*zip(lanes.labels, map(bar, lanes.strips), strict=True), ("", axis), ("", legend)]
+    return "\n".join(f"{label:>{indent - 2}}  {line}".rstrip() for label, line in rows)
 
 
 def _title(column: b.Column) -> str:
@@ -218,7 +215,7 @@ _TEXT: dict[type[Any], Callable[[Any], str]] = {
     b.Shown: lambda shown: shown.view.text,
     b.Progress: _progress,
     b.Grid: _grid,
-    b.Lanes: lambda _: "",  # a picture
+    b.Lanes: _lanes,
     b.Fold: lambda fold: text_of([fold.summary, *fold.blocks]),
     b.Beside: lambda beside: text_of(block for group in beside.groups for block in group),
     b.Either: lambda either: either.text,

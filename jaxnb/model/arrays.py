@@ -72,8 +72,8 @@ class ArrayInfo:
         shards: All shards of the array, of every process, in device order. Only the
             describing process's own have digests.
         corner: What this process holds of the array's corners: pairs of a global index and
-            the element there as text. The corners are the first and last
-            :data:`jaxnb.arrays.blocks.EDGE_ITEMS` along each dimension.
+            the element there as text. The corners are, of the first slice, the first and last
+            :data:`jaxnb.arrays.blocks.EDGE_ITEMS` along the last two dimensions.
         deleted: The buffer was donated or deleted; the other fields still hold.
         host_dtype: Name of the dtype that its elements have in NumPy: the same, except that
             PRNG keys are ``"uint32"`` words.

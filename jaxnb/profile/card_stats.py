@@ -56,8 +56,7 @@ def stats_card(
         _devices(firsts, notes, "PSS / RSS" if has_pss else "RSS", with_cpu=bool(at)),
         # In HTML they stand in their rows.
         Either(text="\n".join(dict.fromkeys(f"  {note}" for note in notes if note))),
-        Either(text="largest arrays, and their devices" if largest else ""),
-        Table(_LARGEST_COLUMNS, largest, titled=False),
+        Table(_LARGEST_COLUMNS, largest),
         Note(source, "dim"),
     )
 
@@ -163,26 +162,14 @@ def _source(stats: Sequence[DeviceStats], pss: bool) -> str:
 def _largest(stats: Sequence[DeviceStats]) -> list[Row]:
     """Returns the largest arrays over all devices; what is alike on several, once.
 
-    Where one is, its sharding says, as it need not be among the largest of each device that has it;
-    but not on processes that have another one by its name.
+    Where one is, its sharding says, as it need not be among the largest of each device that has it.
     """
     known = {entry.device.id for entry in stats if entry.source != "none"}
     alike: dict[LargeArray, set[int]] = {}
-    told: dict[int, set[LargeArray]] = {}
-    for entry in stats:
-        for array in entry.largest:
-            over = {n for first, last in array.devices for n in range(first, last + 1)}
-            plain = replace(array, devices=())
-            alike.setdefault(plain, set()).update(over & known)
-            told.setdefault(entry.device.process_index, set()).add(plain)
+    for array in (array for entry in stats for array in entry.largest):
+        over = {n for first, last in array.devices for n in range(first, last + 1)}
+        alike.setdefault(replace(array, devices=()), set()).update(over & known)
     top = sorted(alike, key=LargeArray.rank)[:_LARGEST]
-    for array in filter(lambda array: array.name, top):
-        others = {
-            process
-            for process, those in told.items()
-            if array not in those and any(each.name == array.name for each in those)
-        }
-        alike[array] -= {e.device.id for e in stats if e.device.process_index in others}
     return [_large_row(array, alike[array], stats) for array in top]
 
 

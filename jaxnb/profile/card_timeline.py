@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from math import floor, log10
 
 from jaxnb.display import blocks as b
 from jaxnb.display.card import Card, card_of
-from jaxnb.display.text import WIDTH, wrapped
 from jaxnb.labels import (
     format_count,
     format_precisely,
     format_seconds,
     plural,
     processes_label,
-    ranks_label,
 )
-from jaxnb.model.insight import SPAN_KINDS, Late, ProcessTimeline, SpanKind, Straggler, Timeline
+from jaxnb.model.insight import SPAN_KINDS, ProcessTimeline, SpanKind, Straggler, Timeline
 from jaxnb.model.scripts import cell_label
 
 KIND_LABELS: dict[SpanKind, str] = {**{kind: kind for kind in SPAN_KINDS}, "python": "Python"}
@@ -31,8 +29,7 @@ _COLORS: dict[SpanKind, str] = {
     "waiting": "rgba(136,136,136,.5)",
 }
 
-MAX_LINES = 60
-"""So many collectives with a wait have a line in the picture, those with the longest."""
+_SYMBOLS = dict(zip(SPAN_KINDS, "█▓▒░·", strict=True))
 
 _COLUMNS = 680
 """How fine the bars are: there may be thousands of spans."""
@@ -63,9 +60,9 @@ def dominant(process: ProcessTimeline, seconds: float, columns: int) -> list[Spa
     ]
 
 
-def ticks(seconds: float, about: int) -> list[tuple[float, str]]:
-    """Returns places on an axis from 0 to ``seconds``, and their labels, some ``about`` of them."""
-    rough = seconds / about
+def ticks(seconds: float) -> list[tuple[float, str]]:
+    """Returns places on an axis from 0 to ``seconds``, and their labels, at most six of them."""
+    rough = seconds / 5
     power = 10.0 ** floor(log10(rough))
     step = next(power * each for each in (1, 2, 5, 10) if power * each >= rough)
     unit, name = (1.0, "s") if seconds >= 1 else (1e-3, "ms") if seconds >= 1e-3 else (1e-6, "µs")
@@ -83,18 +80,12 @@ def lanes(timeline: Timeline, shown: Sequence[ProcessTimeline]) -> b.Lanes:
         timeline: It.
         shown: The processes that are in the picture.
     """
-    places = {each.process_index: place for place, each in enumerate(shown)}
     kinds = {span.kind for each in shown for span in each.spans}
-    there = [late for late in timeline.lates if late.last in places]
-    there.sort(key=lambda late: -max(late.waited.values()))
-    marks = [_mark(late, places, timeline.seconds) for late in there[:MAX_LINES]]
-    legend = [(KIND_LABELS[k], _COLORS[k]) for k in KIND_LABELS if k in kinds]
     return b.Lanes(
-        [f"process {index}" for index in places],
+        [f"process {each.process_index}" for each in shown],
         [_lengths(each, timeline.seconds) for each in shown],
-        marks,
-        [(100 * at / timeline.seconds, label) for at, label in ticks(timeline.seconds, 5)],
-        [*legend, ("last arrival", b.MARK_COLOR)] if marks else legend,
+        [(100 * at / timeline.seconds, label) for at, label in ticks(timeline.seconds)],
+        [b.Key(KIND_LABELS[k], _COLORS[k], _SYMBOLS[k]) for k in SPAN_KINDS if k in kinds],
     )
 
 
@@ -112,28 +103,16 @@ def _lengths(process: ProcessTimeline, seconds: float) -> list[b.Length]:
     return found
 
 
-def _mark(late: Late, places: Mapping[int, int], seconds: float) -> b.Mark:
-    crossed = [places[index] for index in (*late.waited, late.last) if index in places]
-    waited = format_precisely(max(late.waited.values()))
-    title = (
-        f"{late.site}, collective {late.number} over processes {ranks_label(late.site.processes)}: "
-        f"process {late.last} came last; others waited up to {waited}"
-    )
-    return b.Mark(100 * late.at / seconds, min(crossed), max(crossed), title)
-
-
 MAX_PROCESSES = 64
-"""So many bars are shown: of more processes the first, and whom the others waited for."""
+"""So many bars are shown: of more processes the first."""
 
 NOTABLE_SECONDS = 1e-3
 """Nobody is named for whom others waited for less."""
 
-_BLOCKS = dict(zip(SPAN_KINDS, "█▓▒░·", strict=True))
-
 
 def timeline_card(timeline: Timeline) -> Card:
     """What each process did in a cell, and when; who came last, and for how long others waited."""
-    shown = _shown(timeline)
+    shown = [timeline.processes[i] for i in sorted(timeline.processes)][:MAX_PROCESSES]
     facts = [
         plural(len(timeline.processes), "process"),
         format_seconds(timeline.seconds),
@@ -148,26 +127,14 @@ def timeline_card(timeline: Timeline) -> Card:
         more=(len(timeline.processes) - len(shown), "process"),
         gap=1,
     )
-    has_bars = timeline.seconds > 0 and bool(shown)
-    picture: list[b.Block] = [lanes(timeline, shown)] if has_bars else []
+    picture = [lanes(timeline, shown)] if timeline.seconds > 0 and shown else []
     return card_of(
         b.Facts(facts, cell_label(timeline.cell)),
-        b.Either([b.Note(each) for each in verdicts]),
-        b.Either(picture, "\n".join(_text_bars(timeline, shown) if has_bars else [])),
+        *picture,
         table,
-        b.Either(text="\n".join(map(wrapped, verdicts))),
+        *map(b.Note, verdicts),
         b.Note(" ".join(_notes(timeline)), "dim"),
     )
-
-
-def _shown(timeline: Timeline) -> list[ProcessTimeline]:
-    known = [timeline.processes[index] for index in sorted(timeline.processes)]
-    if len(known) <= MAX_PROCESSES:
-        return known
-    late = {each.process_index for each in timeline.stragglers[: MAX_PROCESSES // 4]}
-    first = [each for each in known if each.process_index not in late]
-    kept = {each.process_index for each in first[: MAX_PROCESSES - len(late)]} | late
-    return [each for each in known if each.process_index in kept]
 
 
 def _verdicts(timeline: Timeline) -> list[str]:
@@ -245,25 +212,3 @@ def _row(timeline: Timeline, process: ProcessTimeline) -> list[str]:
 
 def _seconds(seconds: float) -> str:
     return format_seconds(seconds) if seconds >= 5e-5 else ""
-
-
-def _text_bars(timeline: Timeline, shown: Sequence[ProcessTimeline]) -> list[str]:
-    labels = [str(each.process_index) for each in shown]
-    indent = max(map(len, labels)) + 4
-    width = WIDTH - indent
-    lines = [
-        f"{label:>{indent - 2}}  "
-        + "".join(" " if k is None else _BLOCKS[k] for k in dominant(each, timeline.seconds, width))
-        for label, each in zip(labels, shown, strict=True)
-    ]
-    kinds = {span.kind for each in shown for span in each.spans}
-    legend = "   ".join(f"{_BLOCKS[k]} {KIND_LABELS[k]}" for k in SPAN_KINDS if k in kinds)
-    axis = [" "] * width
-    for at, label in ticks(timeline.seconds, 4):
-        start = min(round(at / timeline.seconds * width), width - len(label))
-        axis[start : start + len(label)] = label
-    return [
-        *(line.rstrip() for line in lines),
-        (" " * indent + "".join(axis)).rstrip(),
-        " " * indent + legend,
-    ]

@@ -83,7 +83,6 @@ class Gpus:
         self._environment = environment
         self._nvml: Any = None
         self._missing: str | None = None
-        self._handles: dict[int, Any] = {}
 
     def reading(self, ordinal: int) -> Reading:
         """Returns how busy and how warm a GPU is.
@@ -97,25 +96,15 @@ class Gpus:
             return Reading(None, None, self._missing)
         nvml = self._nvml
         try:
-            handle = self._handles.get(ordinal) or self._handle(ordinal)
-        except nvml.NVMLError as error:
-            return Reading(None, None, f"NVML does not know this GPU: {error}.")
-        if handle is None:
-            return Reading(None, None, "The CUDA driver does not say which of NVML's GPUs this is.")
-        self._handles[ordinal] = handle
-        figures: list[Any] = []
-        notes: dict[str, None] = {}
-        for ask in (
-            lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-            lambda: int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-        ):
-            try:
-                figures.append(ask())
-            except nvml.NVMLError as error:  # a slice of a GPU (MIG) has no figures of its own
-                figures.append(None)
-                notes[f"NVML says {error}."] = None
-        percent, celsius = figures
-        return Reading(percent, celsius, " ".join(notes))
+            handle = self._handle(ordinal)
+            if handle is None:
+                note = "The CUDA driver does not say which of NVML's GPUs this is."
+                return Reading(None, None, note)
+            percent = float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+            celsius = int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+        except nvml.NVMLError as error:  # a slice of a GPU (MIG) has no figures of its own
+            return Reading(None, None, f"NVML says {error}.")
+        return Reading(percent, celsius)
 
     def _load(self) -> str:
         """Starts NVML; returns why it cannot be used, or nothing."""

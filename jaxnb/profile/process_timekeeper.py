@@ -33,7 +33,6 @@ class WatchedCell:
     """A cell, as the timekeeper sees it; times are of ``time.monotonic()``.
 
     Attributes:
-        request_id: Names the run.
         started: When it began.
         has_ended: Whether it has.
         events: What JAX told of.
@@ -45,7 +44,6 @@ class WatchedCell:
         loads: How many of them were loaded, as another process has compiled them.
     """
 
-    request_id: str
     started: float
     has_ended: bool = False
     events: deque[Span] = field(default_factory=lambda: deque(maxlen=MAX_TOLD))
@@ -61,24 +59,45 @@ class WatchedCell:
         kept.append(span)
 
 
-class Timekeeper:
-    """Keeps what JAX tells of the running cell.
+class Timekeeper(Feature):
+    """Keeps what the main thread does in a cell, and what JAX tells of it.
 
     A call that is compiled already costs nothing here: JAX tells of tracing and compiling only.
+
+    Args:
+        recorder: Has the cell's dispatches.
 
     Attributes:
         cell: The last cell.
     """
 
-    def __init__(self) -> None:
-        self.cell = WatchedCell("", 0.0, has_ended=True)
+    def __init__(self, recorder: Recorder) -> None:
+        self.cell = WatchedCell(0.0, has_ended=True)
+        self._recorder = recorder
+        self._activity: Activity | None = None
         self._loaded = 0
         jax.monitoring.register_event_duration_secs_listener(self._on_event)
 
-    def begin(self, request_id: str, began: float) -> None:
-        """Begins a cell, which began at ``began`` on ``time.monotonic()``."""
-        self.cell = WatchedCell(request_id, began)
+    def begin(self, cell: CellHere) -> None:
+        """Begins a cell."""
+        self.cell = WatchedCell(cell.began)
         self._loaded = _loaded()
+
+    def over(self, _: CellHere) -> None:
+        """Ends it: to describe its value is not its work."""
+        self.cell.has_ended = True
+        self.cell.loads = _loaded() - self._loaded
+        self._activity = self._activity_of(self.cell)
+
+    def told(self, cell: CellHere) -> dict[str, Any]:
+        """Returns what the main thread did, and how long compiling took."""
+        kept = self.cell
+        return {
+            "activity": self._activity,
+            "compile_seconds": min(kept.compile_seconds, cell.seconds),
+            "compiles": kept.compiles,
+            "loads": kept.loads,
+        }
 
     def waited(self, since: float) -> None:
         """Takes that the main thread has waited for results, from ``since`` until now."""
@@ -97,12 +116,9 @@ class Timekeeper:
         now = time.monotonic()  # JAX tells when it has ended
         cell.note(cell.events, Span(now - duration_secs, now, kind))
 
-    def end(self, recorder: Recorder) -> Activity:
-        """Ends the cell; the recorder has its computations over several processes."""
-        cell = self.cell
-        cell.has_ended = True
-        cell.loads = _loaded() - self._loaded
-        started = cell.started
+    def _activity_of(self, cell: WatchedCell) -> Activity:
+        """Returns what the main thread did; the recorder has the computations over processes."""
+        recorder, started = self._recorder, cell.started
         spans = (*cell.waits, *cell.events)
         told = tuple(Span(s.start - started, s.stop - started, s.kind) for s in spans)
         activity = Activity(started, told, cell.dropped)
@@ -133,37 +149,6 @@ class Timekeeper:
             stops=stops.tobytes(),
             dispatches=dispatches,
         )
-
-
-class Times(Feature):
-    """Tells what the main thread did in a cell, and how long compiling took.
-
-    Args:
-        timekeeper: Keeps it.
-        recorder: Has the cell's dispatches.
-    """
-
-    def __init__(self, timekeeper: Timekeeper, recorder: Recorder) -> None:
-        self._timekeeper, self._recorder = timekeeper, recorder
-        self._activity: Activity | None = None
-
-    def begin(self, cell: CellHere) -> None:
-        """Begins a cell."""
-        self._timekeeper.begin(cell.request.request_id, cell.began)
-
-    def over(self, _: CellHere) -> None:
-        """Ends it: to describe its value is not its work."""
-        self._activity = self._timekeeper.end(self._recorder)
-
-    def told(self, cell: CellHere) -> dict[str, Any]:
-        """Returns that."""
-        kept = self._timekeeper.cell
-        return {
-            "activity": self._activity,
-            "compile_seconds": min(kept.compile_seconds, cell.seconds),
-            "compiles": kept.compiles,
-            "loads": kept.loads,
-        }
 
 
 def _loaded() -> int:

@@ -72,13 +72,13 @@ class DeviceStats:
     device: DeviceInfo
     host: str
     pid: int
-    bytes_in_use: int | None
-    peak_bytes: int | None
-    limit_bytes: int | None
-    source: Literal["memory_stats", "live_arrays", "none"]
-    live_arrays: int
-    process_rss_bytes: int | None
-    process_pss_bytes: int | None
+    bytes_in_use: int | None = None
+    peak_bytes: int | None = None
+    limit_bytes: int | None = None
+    source: Literal["memory_stats", "live_arrays", "none"] = "none"
+    live_arrays: int = 0
+    process_rss_bytes: int | None = None
+    process_pss_bytes: int | None = None
     note: str = ""
     largest: tuple[LargeArray, ...] = ()
     utilization_percent: float | None = None
@@ -122,19 +122,4 @@ def device_rows(
 def _rows_without_numbers(process: ProcessInfo, why: str) -> list[DeviceStats]:
     """Returns a row for each device of a process that gave no statistics, saying why."""
     note = f"process {process.process_index}: {process.detail or why}"
-    return [
-        DeviceStats(
-            device=device,
-            host=process.host,
-            pid=process.pid,
-            bytes_in_use=None,
-            peak_bytes=None,
-            limit_bytes=None,
-            source="none",
-            live_arrays=0,
-            process_rss_bytes=None,
-            process_pss_bytes=None,
-            note=note,
-        )
-        for device in process.devices
-    ]
+    return [DeviceStats(device, process.host, process.pid, note=note) for device in process.devices]

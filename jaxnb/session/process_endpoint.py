@@ -46,7 +46,7 @@ from jaxnb.model.group import StackEntry, Whereabouts
 from jaxnb.pitfalls.process_pitfalls import NanWatch, Pitfalls
 from jaxnb.profile.process_cell_memory import MemoryOfCells
 from jaxnb.profile.process_stats import Statistics, looking, quickly_back
-from jaxnb.profile.process_timekeeper import Timekeeper, Times
+from jaxnb.profile.process_timekeeper import Timekeeper
 from jaxnb.recovery import hooks
 from jaxnb.wire import messages, process_features, process_sentinel
 from jaxnb.wire.messages import METADATA_KEY, digest, dump, load
@@ -235,12 +235,11 @@ class Responder:
         lockstep = InLockstep(index, identity.num_processes, process_join.conductor)
         nans = NanWatch(index)
         recorder = Recorder(index, lockstep, nans, Replicas(index))
-        timekeeper = Timekeeper()
+        timekeeper = Timekeeper(recorder)
         recorder.agreement.waited = timekeeper.waited
-        times = Times(timekeeper, recorder)
         features = Paging(shell, index), Debugging()
         process_features.register(
-            [MemoryOfCells(), times, AmbientMesh(), Pitfalls(), Rounds(), nans, *features]
+            [MemoryOfCells(), timekeeper, AmbientMesh(), Pitfalls(), Rounds(), nans, *features]
         )
         hooks.begin()
         runner = Runner(self._kernel, index, recorder, timekeeper)

@@ -773,10 +773,12 @@ def test_any_array_and_any_slice(session: Session, case: Any) -> None:
 def test_code_of_cells_stays_and_is_named(session: Session) -> None:
     """A model has arrays, and functions of a cell: the arrays come."""
     session.run(
-        "import functools\n"
+        "import dataclasses, functools\n"
         "class Odd:\n    pass\n"
+        "@dataclasses.dataclass\nclass Net:\n    w: int\n    def apply(self): return self.w\n"
         "def outer():\n    def init(): return 1\n    return init\n"
         "model = {'w': jnp.ones(3), 'act': lambda x: x, 'init': outer(), 'odd': Odd(),\n"
+        "         'apply': Net(1).apply,\n"
         "         'layers': [jnp.zeros(2), functools.partial(jax.jit(lambda x, y: x), 1)]}"
     )
     with pytest.warns(NotMovedWarning) as caught:
@@ -784,7 +786,12 @@ def test_code_of_cells_stays_and_is_named(session: Session) -> None:
     (warning,) = caught
     said = str(warning.message)
     assert said.startswith("Parts of `model` refer to code on the processes and stayed there: ")
-    for part in ("function <lambda>", "function outer.<locals>.init", "Odd object"):
+    for part in (
+        "function <lambda>",
+        "function outer.<locals>.init",
+        "Odd object",
+        "method Net.apply",
+    ):
         assert part in said
     np.testing.assert_array_equal(model["w"], np.ones(3))
     np.testing.assert_array_equal(model["layers"][0], np.zeros(2))

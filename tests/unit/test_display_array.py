@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxnb.arrays import card_array
-from jaxnb.arrays.blocks import each_its_own, edge_indices
+from jaxnb.arrays.blocks import corner_edges, each_its_own
 from jaxnb.arrays.pictures import tint
 from jaxnb.cells import card_value
 from jaxnb.cells.result import CellResult, ProcessResult
@@ -42,7 +42,7 @@ def array(
         for replica in range(replicas):
             device = len(shards)
             shards.append(ShardInfo(device, device // 2, index, replica, digest(device)))
-    places = product(*(edge_indices(size) for size in shape))
+    places = product(*corner_edges(shape))
     corner = tuple((place, str(sum(place))) for place in places)
     count = len(shards)
     mesh = MeshInfo(("data",), (count,), ("Auto",), tuple(range(count)))

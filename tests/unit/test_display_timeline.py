@@ -14,7 +14,7 @@ from jaxnb.display.html import AMBER
 from jaxnb.labels import format_precisely
 from jaxnb.model.cells import CellRecord
 from jaxnb.model.insight import CallSite, Late, ProcessTimeline, Span, Straggler, Timeline
-from jaxnb.profile.card_timeline import MAX_LINES, dominant, ticks, timeline_card
+from jaxnb.profile.card_timeline import dominant, ticks, timeline_card
 from jaxnb.session.card_history import history_card
 from unit.test_display_cards import EVIL, Tags
 from unit.test_history import record
@@ -36,10 +36,10 @@ TIMELINE = Timeline(
 
 TEXT = """\
 cell [7] · 2 processes · 2.0 s · 40 dispatches compared
-  0  ███████████████████·····································███████████████████
-  1  ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░░░░░░░░
-     0                  0.5 s              1.0 s             1.5 s         2.0 s
-     █ Python   ▓ tracing   ▒ compiling   ░ dispatching   · waiting
+  process 0  █████████████████·································█████████████████
+  process 1  ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░░░░░░
+             0                0.5 s            1.0 s           1.5 s       2.0 s
+             █ Python   ▓ tracing   ▒ compiling   ░ dispatching   · waiting
   process Python tracing compiling dispatching waiting came last delayed others
         0  1.0 s                                 1.0 s
         1         0.50 s     1.0 s      0.50 s                31          1.0 s
@@ -57,11 +57,7 @@ def test_the_picture() -> None:
     html = timeline_card(TIMELINE).html
     Tags(html)
     assert html.count('<i style="width:') == 6
-    assert html.count("came last; others waited") == 1
     assert "process 0: waiting, 500 ms to 1.50 s" in html
-    assert (
-        "collective 1 over processes 0-1: process 1 came last; others waited up to 1.00 s" in html
-    )
     assert "1.5 s</span>" in html
 
 
@@ -102,8 +98,7 @@ def test_many_processes_and_collectives() -> None:
     )
     Tags(card.html)
     assert "… 36 more processes" in card.text
-    assert re.search(r"^ +99 ", card.text, re.MULTILINE)
-    assert card.html.count("came last; others waited") == MAX_LINES
+    assert "Process 99 was last at 150 of 40 dispatches" in card.text
     busy = replace(HERE, spans=tuple(
         Span(k / 1e4, (k + 1) / 1e4, "python" if k % 2 else "waiting") for k in range(20_000)
     ))  # fmt: skip
@@ -118,10 +113,11 @@ def test_columns_show_what_took_most_of_them() -> None:
 @pytest.mark.parametrize(
     ("seconds", "labels"),
     [(2.0, ["0", "0.5 s", "1.0 s", "1.5 s", "2.0 s"]), (0.03, ["0", "10 ms", "20 ms", "30 ms"]),
-     (100.0, ["0", "50 s", "100 s"]), (2.5e-4, ["0", "100 µs", "200 µs"])],
+     (100.0, ["0", "20 s", "40 s", "60 s", "80 s", "100 s"]),
+     (2e-4, ["0", "50 µs", "100 µs", "150 µs", "200 µs"])],
 )  # fmt: skip
 def test_the_axis(seconds: float, labels: list[str]) -> None:
-    assert [label for _, label in ticks(seconds, 4)] == labels
+    assert [label for _, label in ticks(seconds)] == labels
 
 
 def test_durations_to_three_digits() -> None:
