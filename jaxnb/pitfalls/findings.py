@@ -18,7 +18,6 @@ PITFALL_KINDS = (
     "jit-of-pmap",
     "device-put",
     "fetch",
-    "constant",
     "recompiled",
     "explicit-axes",
     "eager-shard-map",

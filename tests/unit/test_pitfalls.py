@@ -40,7 +40,7 @@ def test_a_cause_is_said_once_until_a_restart() -> None:
     said = Said()
     assert said.new([pitfall()], 0) == (pitfall(),)
     assert said.new([pitfall(), pitfall(cause="b")], 0) == (pitfall(cause="b"),)
-    assert said.new([pitfall(kind="constant")], 0) == (pitfall(kind="constant"),)
+    assert said.new([pitfall(kind="recompiled")], 0) == (pitfall(kind="recompiled"),)
     assert said.new([pitfall()], 1) == (pitfall(),)
 
 
