@@ -228,20 +228,15 @@ class StreamMerger:
     up.
     """
 
-    def __init__(
-        self, processes: Iterable[int], *, grace_seconds: float = 0.25, label_width: int = 0
-    ) -> None:
+    def __init__(self, processes: Iterable[int], *, grace_seconds: float = 0.25) -> None:
         """Prepares to merge.
 
         Args:
             processes: Their process indices.
             grace_seconds: How long a line waits for the other processes.
-            label_width: Labels are padded to this many columns.
         """
         indices = sorted(set(processes))
-        self._streams = {
-            name: _Stream(name, indices, grace_seconds, label_width) for name in _NAMES
-        }
+        self._streams = {name: _Stream(name, indices, grace_seconds) for name in _NAMES}
 
     def feed(self, process_index: int, name: StreamName, text: str, now: float) -> None:
         """Takes a chunk of text that arrived at ``now``, cut anywhere.
@@ -306,12 +301,9 @@ def merged_again(lines: list[MergedLine]) -> list[MergedLine]:
 class _Stream:
     """Standard output, or standard error, of all processes."""
 
-    def __init__(
-        self, name: StreamName, processes: list[int], grace_seconds: float, label_width: int
-    ) -> None:
+    def __init__(self, name: StreamName, processes: list[int], grace_seconds: float) -> None:
         self._name = name
         self._grace_seconds = grace_seconds
-        self._label_width = label_width
         self._processes = {p: _Process(LineQueue(p)) for p in processes}
         self._last = -inf
         self._first = inf
@@ -365,14 +357,11 @@ class _Stream:
             for p, texts in rows.items():
                 if k < len(texts):
                     said_by.setdefault(texts[k], []).append(p)
-            lines += [self._line(frozenset(p), text) for text, p in said_by.items()]
+            lines += [MergedLine(self._name, frozenset(p), text) for text, p in said_by.items()]
         return lines
 
-    def _line(self, processes: frozenset[int], text: str) -> MergedLine:
-        return MergedLine(self._name, processes, text, self._label_width)
-
     def _lines(self, processes: frozenset[int], text: str) -> list[MergedLine]:
-        return [self._line(processes, each) for each in text.split("\n")]
+        return [MergedLine(self._name, processes, each) for each in text.split("\n")]
 
     def _drain(self, cutoff: float, row_cutoff: float, about: float) -> list[MergedLine]:
         out: list[MergedLine] = []

@@ -122,7 +122,6 @@ class NanWatch(Feature):
                 seconds,
                 outputs,
                 inputs,
-                is_operation=_is_operation(name),
             )
             self._outputs = [(each.place, weakref.ref(results[each.place])) for each in outputs]
             self.is_on = False  # what comes of it tells nothing new
@@ -175,15 +174,6 @@ class NanWatch(Feature):
             return None
         count = sum(each for _, each in counts)
         return NanPlace(place, type_label(value.dtype, np.shape(value)), what, first, count)
-
-
-def _is_operation(name: str) -> bool:
-    """Whether a computation is called as a function of JAX is: ``"jit(log)"``.
-
-    A function of the user's with such a name is taken for one.
-    """
-    inner = name.removeprefix("jit(").removesuffix(")").strip("_")
-    return any(hasattr(each, inner) for each in (jnp, jnp.linalg, jax.lax, jax.nn, jax.random))
 
 
 def _is_inexact(dtype: Any) -> bool:

@@ -11,7 +11,7 @@ from jaxnb.cells.card_cell import pitfalls_card
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, PitfallWarning
 from jaxnb.model.insight import Pitfall
-from jaxnb.pitfalls.findings import PITFALL_KINDS, Said, page
+from jaxnb.pitfalls.findings import Said, page
 from jaxnb.session import Session
 from support.fixtures import own_frames
 
@@ -226,7 +226,7 @@ def test_a_check_that_fails_does_no_harm_and_is_told_of_once(
     assert pitfalls(group, LOOP) == ()
 
 
-OF_PAGES = [kind for kind in PITFALL_KINDS if kind != "unchecked"]
+OF_PAGES = [*{*re.findall(r"%spmd_help ([\w-]+)", page(""))} - {"seeds", "unchecked"}]
 """That no pitfall can be looked for does not happen: :func:`test_a_check_that_fails…` makes it."""
 
 

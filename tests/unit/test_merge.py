@@ -237,12 +237,6 @@ def test_a_line_without_its_newline_is_live_then_ordinary():
     assert merger.live() == []
 
 
-def test_labels_can_be_padded():
-    merger = StreamMerger([0], label_width=6)
-    merger.feed(0, "stdout", "a\n", 0.0)
-    assert labelled(merger.drain(0.0)) == ["[0]    a"]
-
-
 def test_unknown_process_is_refused():
     with pytest.raises(KeyError):
         StreamMerger([0]).feed(1, "stdout", "a\n", 0.0)
