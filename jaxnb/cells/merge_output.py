@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import get_args
 
 from jaxnb.display.lines import Alignment, LineAssembler, LineQueue, common_prefix, together
 from jaxnb.labels import format_count, plural, processes_label, ranks_label
@@ -201,8 +202,6 @@ FLOOD_LINES = 500
 MOST_AGAIN = 10_000
 """More lines are not merged once more when the cell has ended: that would take a second or two."""
 
-_NAMES: tuple[StreamName, ...] = ("stdout", "stderr")
-
 
 @dataclass(slots=True)
 class _Process:
@@ -212,103 +211,39 @@ class _Process:
 
 
 class StreamMerger:
-    """Merges what N processes write into lines that say who wrote them.
+    """Merges what N processes write to one stream into lines that say who wrote them.
 
     The same line from several processes comes out once, with all of them; lines that differ
-    come out each, in the order of the processes. Within one stream of a process lines never
-    change their order, none is lost and none comes twice. A line that all unfinished processes
-    have reached comes out at once; otherwise it waits for the others, at most
-    ``grace_seconds``, or :data:`IN_STEP_GRACE_SECONDS` while those others are writing too.
-
-    Standard output and error are merged apart: a process's kernel sends each by itself, in
-    pieces whose order does not tell which line was written first.
+    come out each, in the order of the processes. The lines of a process never change their order,
+    none is lost and none comes twice. A line that all unfinished processes have reached comes out
+    at once; otherwise it waits for the others, at most ``grace_seconds``, or
+    :data:`IN_STEP_GRACE_SECONDS` while those others are writing too.
 
     A twin that arrives after its line came out is a line of its own, until :func:`merged_again`.
     Processes whose lines are more than :data:`~jaxnb.display.lines.LOOK_AHEAD` apart are not lined
     up.
+
+    Args:
+        name: The stream.
+        processes: Their process indices.
+        grace_seconds: How long a line waits for the other processes.
     """
 
-    def __init__(self, processes: Iterable[int], *, grace_seconds: float = 0.25) -> None:
-        """Prepares to merge.
+    def __init__(
+        self, name: StreamName, processes: Iterable[int], *, grace_seconds: float = 0.25
+    ) -> None:
+        self._name = name
+        self._grace_seconds = grace_seconds
+        self._processes = {p: _Process(LineQueue(p)) for p in sorted(set(processes))}
+        self._last = -inf
+        self._first = inf
 
-        Args:
-            processes: Their process indices.
-            grace_seconds: How long a line waits for the other processes.
-        """
-        indices = sorted(set(processes))
-        self._streams = {name: _Stream(name, indices, grace_seconds) for name in _NAMES}
-
-    def feed(self, process_index: int, name: StreamName, text: str, now: float) -> None:
+    def feed(self, process_index: int, text: str, now: float) -> None:
         """Takes a chunk of text that arrived at ``now``, cut anywhere.
 
         Raises:
             KeyError: The process is not one of those being merged.
         """
-        self._streams[name].feed(process_index, text, now)
-
-    def drain(self, now: float, about: float = inf) -> list[MergedLine]:
-        """Returns, and forgets, the lines that can be decided at ``now``.
-
-        Args:
-            now: The time.
-            about: Return as soon as there are so many, of each stream; a few more may come.
-        """
-        return [line for stream in self._streams.values() for line in stream.drain(now, about)]
-
-    def is_waiting(self, process_index: int) -> bool:
-        """Whether complete lines of this process have not come out yet."""
-        return any(stream.is_waiting(process_index) for stream in self._streams.values())
-
-    def end_line(self, process_index: int) -> None:
-        """Ends the line that this process is writing, as if it had written its newline."""
-        for stream in self._streams.values():
-            stream.end_line(process_index)
-
-    def finish(self, process_index: int) -> None:
-        """Says that this process writes nothing more: what it left open counts as lines."""
-        for stream in self._streams.values():
-            stream.finish(process_index)
-
-    def close(self, now: float) -> list[MergedLine]:
-        """Finishes every process and returns all that is left."""
-        return [line for stream in self._streams.values() for line in stream.close(now)]
-
-    def live(self) -> list[MergedLine]:
-        """Returns the lines still being written: progress bars, and lines without an end.
-
-        They are not forgotten: each comes out of :meth:`drain` when it is complete.
-        """
-        return [line for stream in self._streams.values() for line in stream.live()]
-
-
-def merged_again(lines: list[MergedLine]) -> list[MergedLine]:
-    """Returns a cell's lines, merged once more when all have come, each stream by itself.
-
-    Equal lines that came further apart than lines wait for each other are one then. Within one
-    stream of a process lines keep their order.
-    """
-    everyone = {process for line in lines for process in line.processes}
-    of_some = [(each.name, each.text) for each in lines if len(each.processes) < len(everyone)]
-    if len({*of_some}) == len(of_some) or len(lines) > MOST_AGAIN:
-        return lines
-    merger = StreamMerger(everyone)
-    for line in lines:
-        for process in line.processes:
-            merger.feed(process, line.name, f"{line.text}\n", 0.0)
-    return min(lines, merger.close(0.0), key=len)
-
-
-class _Stream:
-    """Standard output, or standard error, of all processes."""
-
-    def __init__(self, name: StreamName, processes: list[int], grace_seconds: float) -> None:
-        self._name = name
-        self._grace_seconds = grace_seconds
-        self._processes = {p: _Process(LineQueue(p)) for p in processes}
-        self._last = -inf
-        self._first = inf
-
-    def feed(self, process_index: int, text: str, now: float) -> None:
         process = self._processes[process_index]
         process.queue.finished = False
         self._last = now
@@ -319,12 +254,19 @@ class _Stream:
         if lines:
             process.queue.extend(together(lines), now)
 
-    def drain(self, now: float, about: float) -> list[MergedLine]:
+    def drain(self, now: float, about: float = inf) -> list[MergedLine]:
+        """Returns, and forgets, the lines that can be decided at ``now``.
+
+        Args:
+            now: The time.
+            about: Return as soon as there are so many; a few more may come.
+        """
         patient = self._is_flood() or self._someone_is_on_the_way(now)
         grace = IN_STEP_GRACE_SECONDS if patient else self._grace_seconds
         return self._drain(now - grace, now - ROW_SECONDS, about)
 
     def is_waiting(self, process_index: int) -> bool:
+        """Whether complete lines of this process have not come out yet."""
         return bool(self._processes[process_index].queue)
 
     def _someone_is_on_the_way(self, now: float) -> bool:
@@ -336,20 +278,27 @@ class _Stream:
         return any(len(p.queue) > FLOOD_LINES for p in self._processes.values())
 
     def end_line(self, process_index: int) -> None:
+        """Ends the line that this process is writing, as if it had written its newline."""
         process = self._processes[process_index]
         process.queue.extend(together(process.lines.finish()), self._last)
 
     def finish(self, process_index: int) -> None:
+        """Says that this process writes nothing more: what it left open counts as lines."""
         self.end_line(process_index)
         self._processes[process_index].queue.finished = True
 
     def close(self, now: float) -> list[MergedLine]:
+        """Finishes every process and returns all that is left."""
         self._last = now
         for process_index in self._processes:
             self.finish(process_index)
         return self._drain(inf, inf, inf)
 
     def live(self) -> list[MergedLine]:
+        """Returns the lines still being written: progress bars, and lines without an end.
+
+        They are not forgotten: each comes out of :meth:`drain` when it is complete.
+        """
         rows = {p: process.lines.open_rows() for p, process in self._processes.items()}
         lines = []
         for k in range(max(map(len, rows.values()), default=0)):
@@ -401,3 +350,30 @@ class _Stream:
             out.extend(self._lines(processes, text))
 
         return Alignment(queues, *cutoffs, emit).run()
+
+
+def stream_mergers(processes: Iterable[int]) -> dict[StreamName, StreamMerger]:
+    """Returns what merges standard output, and standard error, of processes.
+
+    They are merged apart: a process's kernel sends each by itself, in pieces whose order does not
+    tell which line was written first.
+    """
+    return {name: StreamMerger(name, processes) for name in get_args(StreamName)}
+
+
+def merged_again(lines: list[MergedLine]) -> list[MergedLine]:
+    """Returns a cell's lines, merged once more when all have come, each stream by itself.
+
+    Equal lines that came further apart than lines wait for each other are one then. Within one
+    stream of a process lines keep their order.
+    """
+    everyone = {process for line in lines for process in line.processes}
+    of_some = [(each.name, each.text) for each in lines if len(each.processes) < len(everyone)]
+    if len({*of_some}) == len(of_some) or len(lines) > MOST_AGAIN:
+        return lines
+    mergers = stream_mergers(everyone)
+    for line in lines:
+        for process in line.processes:
+            mergers[line.name].feed(process, f"{line.text}\n", 0.0)
+    again = [line for merger in mergers.values() for line in merger.close(0.0)]
+    return min(lines, again, key=len)

@@ -11,7 +11,7 @@ from math import inf
 from typing import Literal
 
 from jaxnb.cells.allowance import Allowance, dropped_texts, flood_text, share_of
-from jaxnb.cells.merge_output import MergedLine, StreamMerger, merged_again
+from jaxnb.cells.merge_output import MergedLine, StreamMerger, merged_again, stream_mergers
 from jaxnb.cells.result import timing_of
 from jaxnb.cells.sinks import Ended, HeldOutput, LineEnds, NoSink, OutputSink, ScriptNotices
 from jaxnb.labels import Outputs, processes_label
@@ -127,10 +127,10 @@ class RunningCell:
         self.is_shown = sink.shows_cards
         self.is_script = isinstance(sink, ScriptNotices)
         self.interrupted = interrupted
-        self._mergers = dict.fromkeys(self.processes, StreamMerger(self.processes))
+        self._mergers = dict.fromkeys(self.processes, stream_mergers(self.processes))
         if outputs != "merged":
             shown = self.processes if outputs == "all" else self.processes[:1]
-            self._mergers = {index: StreamMerger([index]) for index in shown}
+            self._mergers = {index: stream_mergers([index]) for index in shown}
         self._texts = {name: defaultdict[int, list[str]](list) for name in ("stdout", "stderr")}
         self._shown: list[MergedLine] = []
         self._is_merged = outputs == "merged"
@@ -287,11 +287,13 @@ class RunningCell:
     def _merge(self, event: StreamChunk | LineEnds | Ended) -> None:
         match event:
             case StreamChunk(index, name, text):
-                self._mergers[index].feed(index, name, text, time.perf_counter())
+                self._mergers[index][name].feed(index, text, time.perf_counter())
             case LineEnds(index):
-                self._mergers[index].end_line(index)
+                for merger in self._mergers[index].values():
+                    merger.end_line(index)
             case Ended(index):
-                self._mergers[index].finish(index)
+                for merger in self._mergers[index].values():
+                    merger.finish(index)
 
     def _allowance(self, index: int, name: StreamName) -> Allowance:
         """Returns what the notebook takes of a stream: more than Python code can send.
@@ -350,7 +352,7 @@ class RunningCell:
         """
         has_merged = False
         for event in self._held.ready(
-            lambda i: i in self._mergers and self._mergers[i].is_waiting(i)
+            lambda i: any(merger.is_waiting(i) for merger in self._mergers.get(i, {}).values())
         ):
             match event:
                 case Question():
@@ -366,7 +368,7 @@ class RunningCell:
         return has_merged
 
     def _distinct_mergers(self) -> list[StreamMerger]:
-        return list(dict.fromkeys(self._mergers.values()))
+        return list(dict.fromkeys(m for each in self._mergers.values() for m in each.values()))
 
     def _show(self, lines: list[MergedLine]) -> None:
         if lines and self.request.script is None:  # whose lines nobody asks for afterwards
