@@ -186,12 +186,6 @@ def hint(
             f"`{error.name}` is on the processes, and this cell ran in the notebook. Put `%%spmd` "
             f"on its first line{or_else}."
         )
-    if type(error).__name__ == "ShardingTypeError":
-        return (
-            "The mesh's axes are Explicit, as `jax.make_mesh` makes them. To have the compiler "
-            "choose shardings, make it with `axis_types=(jax.sharding.AxisType.Auto,)`, one for "
-            "each axis."
-        )
     if isinstance(error, ValueError) and (found := _TOO_FEW.match(str(error))) is not None:
         here, there = int(found[1]), devices()
         if there > here:

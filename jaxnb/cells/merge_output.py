@@ -25,20 +25,13 @@ _BAR = re.compile(r"(.*?)(\d+)%\|.*?\|\s*(\d+)?")
 
 def is_bar(line: MergedLine) -> bool:
     """Whether a line is a progress bar."""
+    return _bar_of(line) is not None
+
+
+def _bar_of(line: MergedLine) -> re.Match[str] | None:
+    """Returns a bar's description, percentage and count; None for another line."""
     text = line.text
-    return "%|" in text and len(text) <= MOST_CHARS and _BAR.match(text) is not None
-
-
-def _meet(one: MergedLine, other: MergedLine) -> bool:
-    return not one.processes.isdisjoint(other.processes)
-
-
-def _bar_of(line: MergedLine) -> tuple[str, ...]:
-    """Returns a bar's stream, its description, and how far it is; nothing for another line."""
-    bar = _BAR.match(line.text) if is_bar(line) else None
-    if bar is None:
-        return ()
-    return line.name, bar[1].rstrip(), bar[2], bar[3] or ""
+    return _BAR.match(text) if "%|" in text and len(text) <= MOST_CHARS else None
 
 
 def bars_as_one(lines: Sequence[MergedLine]) -> list[MergedLine]:
@@ -50,14 +43,16 @@ def bars_as_one(lines: Sequence[MergedLine]) -> list[MergedLine]:
     for i, line in enumerate(lines):
         bar = _bar_of(line)
         at = (int(bar[2]), int(bar[3] or 0)) if bar else (0, 0)
-        bars.setdefault(bar[:2] or i, []).append((at, line))
+        key = (line.name, bar[1].rstrip()) if bar else i
+        bars.setdefault(key, []).append((at, line))
     return [_one_bar(those) for those in bars.values()]
 
 
 def _one_bar(bars: Sequence[tuple[tuple[int, int], MergedLine]]) -> MergedLine:
     (least, slowest), (most, fastest) = (f(bars, key=lambda bar: bar[0]) for f in (min, max))
     who = frozenset().union(*(line.processes for _, line in bars))
-    if least == most or _meet(slowest, fastest):  # one and the next of a process
+    # One and the next of a process are not compared.
+    if least == most or not slowest.processes.isdisjoint(fastest.processes):
         return replace(slowest, processes=who)
     told = (
         f" · slowest {processes_label(sorted(slowest.processes))}, "

@@ -12,7 +12,6 @@ import select
 import signal
 import subprocess
 import sys
-import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from typing import IO, Any, NoReturn
 from IPython.core.error import UsageError
 from IPython.utils.path import compress_user
 
+from jaxnb.arrays.process_names import library_places
 from jaxnb.cells import process_output
 from jaxnb.compat import ipython
 from jaxnb.compat.ipython import LibraryFrame, Records
@@ -120,15 +120,6 @@ def _is_of_jaxnb(handler: Any) -> bool:
     return str(getattr(handler, "__module__", "")).startswith("jaxnb.")
 
 
-_LIBRARIES = tuple(
-    f"{path}/"
-    for path in {
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        *(path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")),
-    }
-)
-"""Where installed modules are."""
-
 _LEFT_OUT = ("IPython", "jaxnb", "bdb", "pdb", "cmd")
 _JAXNB = f"{Path(__file__).parents[1]}/"
 _TRACEBACK = "Traceback (most recent call last):\n"
@@ -201,7 +192,7 @@ def without_ours(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _is_of_library(entry: TracebackType) -> bool:
-    return entry.tb_frame.f_code.co_filename.startswith(_LIBRARIES)
+    return entry.tb_frame.f_code.co_filename.startswith(library_places())
 
 
 def _chained(entries: list[TracebackType]) -> TracebackType | None:
@@ -232,7 +223,7 @@ def cause_first(message: str) -> str:
     is_own = False
     for line in lines:
         if (frame := _FRAME.match(line)) is not None:
-            is_own = not frame[1].startswith((*_LIBRARIES, _JAXNB, "<frozen"))
+            is_own = not frame[1].startswith((*library_places(), "<frozen"))
         elif not line.startswith(" "):
             break  # what was raised
         own += [line] * is_own

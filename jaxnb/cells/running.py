@@ -13,7 +13,7 @@ from typing import Literal
 from jaxnb.cells.allowance import Allowance, dropped_texts, flood_text, share_of
 from jaxnb.cells.merge_output import MergedLine, StreamMerger, merged_again, stream_mergers
 from jaxnb.cells.result import timing_of
-from jaxnb.cells.sinks import Ended, HeldOutput, LineEnds, NoSink, OutputSink, ScriptNotices
+from jaxnb.cells.sinks import Ended, HeldOutput, LineEnds, NoSink, OutputSink, StderrNotices
 from jaxnb.labels import Outputs, processes_label
 from jaxnb.model.cells import (
     NO_ANSWER,
@@ -125,7 +125,7 @@ class RunningCell:
         self._num_processes = num_processes
         self._sink = sink
         self.is_shown = sink.shows_cards
-        self.is_script = isinstance(sink, ScriptNotices)
+        self.is_script = isinstance(sink, StderrNotices)
         self.interrupted = interrupted
         self._mergers = dict.fromkeys(self.processes, stream_mergers(self.processes))
         if outputs != "merged":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import linecache
 import sys
-import sysconfig
 import time
 import traceback
 import weakref
@@ -22,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxnb.arrays.process_names import paths_to
+from jaxnb.arrays.process_names import library_places, paths_to
 from jaxnb.compat.jax_arrays import array_class, host_words
 from jaxnb.compat.jax_pitfalls import Lowering, hook_pitfalls
 from jaxnb.errors import JaxnbError
@@ -184,10 +183,7 @@ COMPILATIONS = 8
 """Of one function, at one line of one cell. Training, evaluation, a last batch and lengths padded
 to powers of two are fewer; a loop that compiles at each turn is soon there."""
 
-_LIBRARIES = (
-    str(Path(jax.__file__).parent),
-    *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")),
-)
+_LIBRARIES = (f"{Path(jax.__file__).parent}/", *library_places())
 """Functions of libraries are compiled once for each layer's shape, and nobody can change that."""
 
 

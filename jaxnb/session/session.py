@@ -9,7 +9,7 @@ from typing import Self
 
 from jaxnb.assist.completion import Assist
 from jaxnb.cells.result import CellResult, calls_of
-from jaxnb.cells.sinks import OutputSink, ScriptNotices
+from jaxnb.cells.sinks import OutputSink, StderrNotices
 from jaxnb.compiled import comparing
 from jaxnb.compiled.comparison import Comparison
 from jaxnb.labels import Outputs
@@ -269,7 +269,7 @@ class Session(Transfers):
             script=script,
         )
         return self._cells.run(
-            request, sink or ScriptNotices(), cell, outputs, timeout, interrupted, raise_on_error
+            request, sink or StderrNotices(), cell, outputs, timeout, interrupted, raise_on_error
         )
 
     def compare(

@@ -31,13 +31,6 @@ def test_too_few_devices() -> None:
     assert hint(ValueError(TOO_FEW), "", lambda: (), lambda: 1) == ""
 
 
-def test_explicit_axes() -> None:
-    class ShardingTypeError(Exception):
-        pass
-
-    assert "axis_types=(jax.sharding.AxisType.Auto,)" in said(ShardingTypeError("…"))
-
-
 @pytest.mark.parametrize(
     ("error", "code", "wanted"),
     [
