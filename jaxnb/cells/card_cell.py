@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import median
 
 from jaxnb.cells.card_value import value_card
@@ -22,7 +21,7 @@ from jaxnb.display.blocks import (
 )
 from jaxnb.display.card import NOTHING, Card, card_of, stacked
 from jaxnb.display.html import Tone
-from jaxnb.display.text import middle, spark
+from jaxnb.display.text import middle
 from jaxnb.errors import ProcessDiedError
 from jaxnb.labels import (
     Outputs,
@@ -302,7 +301,6 @@ def divergence_card(result: CellResult) -> Card:
 
 _STRAGGLER_RATIO = 1.5
 _STRAGGLER_SECONDS = 0.05
-_MAX_BARS = 64
 _NEVER_ENDED = {NO_ANSWER: "no end on", ProcessDiedError.__name__: "died:"}
 _ENDS = {"KeyboardInterrupt": "interrupted on", **_NEVER_ENDED}
 
@@ -336,7 +334,7 @@ def footer_card(result: CellResult) -> Card:
     for i, error in result.errors.items():
         ends.setdefault(_ENDS.get(error.type_name, "error on"), []).append(i)
     parts += [f"{what} {ranks_label(who)}" for what, who in ends.items() if who]
-    footer = card_of(_with_bars(result, Facts(parts, look="small", wrap=False)))
+    footer = card_of(Facts(parts, look="small", wrap=False))
     if result.timing is None:
         return footer
     has_compiled = any(each.compiles for each in result.per_process.values())
@@ -378,14 +376,3 @@ def _compiled(result: CellResult) -> str:
     counts = (("compiled", compiled), ("loaded", loaded))
     told = ", ".join(f"{what} {count}" for what, count in counts if count)
     return f"{told or 'compiled'} in {format_seconds(seconds)}"
-
-
-def _with_bars(result: CellResult, facts: Facts) -> Facts:
-    """Returns facts with a small bar for each process, as high as it took long."""
-    seconds = {i: each.code_seconds for i, each in sorted(result.per_process.items())}
-    longest = max(seconds.values(), default=0.0)
-    # Below a few milliseconds the differences are noise.
-    if len(seconds) < 2 or len(seconds) > _MAX_BARS or longest < 0.005:
-        return facts
-    title = ", ".join(f"{i}: {format_seconds(own)}" for i, own in seconds.items())
-    return replace(facts, spark=spark(list(seconds.values()), longest), spark_title=title)

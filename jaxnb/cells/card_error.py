@@ -73,8 +73,13 @@ class ErrorGroup:
         return self.error.type_name == "DivergenceError"
 
 
-_FRAME = re.compile(r"^ *(?:File|Cell) .*", re.MULTILINE)
+_FRAME = re.compile(r"^(?:File|Cell) .*", re.MULTILINE)
 _PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)")
+
+_AROUND = re.compile(r"^ *\d+ .*\n", re.MULTILINE)
+_BLANKS = re.compile(r"[ \t]+")
+"""The lines around the one that has raised, of which IPython shows now one, now another, and how
+far what it shows is indented."""
 
 
 def error_groups(result: CellResult) -> list[ErrorGroup]:
@@ -84,17 +89,23 @@ def error_groups(result: CellResult) -> list[ErrorGroup]:
     whatever they say, but for those that follow from others'. Ports, addresses of objects, process
     ids, and what is beyond the shown part of a long message, do not count.
     """
-    groups: dict[tuple[str, str, tuple[str, ...]], dict[str, list[int]]] = {}
+    groups: dict[tuple[str, str, str], dict[str, list[int]]] = {}
     for process, error in sorted(result.errors.items()):
         message = _beginning(error.message)
         if message != error.message:
             message = message[:SAME_CHARS]
         message = _FLEETING.sub("", message)
-        place = tuple(_FRAME.findall(error.traceback or strip_ansi(error.traceback_ansi)))
+        place = _AROUND.sub("", error.traceback or error.traceback_ansi).replace(
+            f"{error.type_name}: {error.message}", error.type_name
+        )
         if error.type_name == "DivergenceError":  # whose message has the line of each process
-            place = ()
+            place = ""
         is_at_place = place and error.type_name not in FOLLOW
-        key = (error.type_name, "" if is_at_place else message, place)
+        key = (
+            error.type_name,
+            "" if is_at_place else message,
+            _BLANKS.sub(" ", _FLEETING.sub("", place)),
+        )
         groups.setdefault(key, {}).setdefault(message, []).append(process)
     found = [
         ErrorGroup(
@@ -294,12 +305,7 @@ def live_card(lines: Sequence[MergedLine]) -> Card:
 
 def output_card(lines: Sequence[MergedLine]) -> Card:
     """Lines of output as a block; nothing at all for no lines."""
-    return card_of(output_block(lines)) if lines else NOTHING
-
-
-def output_block(lines: Sequence[MergedLine]) -> Pre:
-    """Returns lines of output as they are."""
-    return Pre("\n".join(line.labelled() for line in lines))
+    return card_of(Pre("\n".join(line.labelled() for line in lines))) if lines else NOTHING
 
 
 def background_card(

@@ -256,8 +256,9 @@ class StreamMerger:
             now: The time.
             about: Return as soon as there are so many; a few more may come.
         """
-        patient = self._is_flood() or self._someone_is_on_the_way(now)
-        grace = IN_STEP_GRACE_SECONDS if patient else self._grace_seconds
+        is_flood = any(len(p.queue) > FLOOD_LINES for p in self._processes.values())
+        is_patient = is_flood or self._someone_is_on_the_way(now)
+        grace = IN_STEP_GRACE_SECONDS if is_patient else self._grace_seconds
         return self._drain(now - grace, now - ROW_SECONDS, about)
 
     def is_waiting(self, process_index: int) -> bool:
@@ -268,9 +269,6 @@ class StreamMerger:
         late = [p for p in self._processes.values() if not p.queue and not p.queue.finished]
         # One that has written nothing yet is as far as the first who has.
         return any(now - max(p.fed, self._first) < IN_STEP_SECONDS for p in late)
-
-    def _is_flood(self) -> bool:
-        return any(len(p.queue) > FLOOD_LINES for p in self._processes.values())
 
     def end_line(self, process_index: int) -> None:
         """Ends the line that this process is writing, as if it had written its newline."""

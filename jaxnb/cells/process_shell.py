@@ -74,9 +74,7 @@ def end(error: BaseException | None) -> NoReturn:
     """
     status = 0
     if isinstance(error, SystemExit):
-        status = error.code if isinstance(error.code, int) else int(error.code is not None)
-        if isinstance(error.code, str):
-            print(error.code, file=sys.__stderr__)
+        status = exit_status(error, sys.__stderr__)
     elif error is not None:
         status = 1
         traceback.print_exception(error, file=sys.__stderr__)
@@ -87,7 +85,15 @@ def end(error: BaseException | None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         with contextlib.suppress(Exception):  # closed, or its other end is
             stream.flush()  # type: ignore[union-attr]
-    os._exit(status & 0xFF)
+    os._exit(status)
+
+
+def exit_status(error: SystemExit, stream: Any) -> int:
+    """Returns the exit status of what ends so, as Python does; a text is written to the stream."""
+    if error.code is None or isinstance(error.code, int):
+        return int(error.code or 0) & 0xFF
+    print(error.code, file=stream)
+    return 1
 
 
 def _hold_signals() -> None:
@@ -203,12 +209,6 @@ def _chained(entries: list[TracebackType]) -> TracebackType | None:
     return chained
 
 
-class LibraryText(str):
-    """How a frame of an installed module is shown."""
-
-    __slots__ = ()
-
-
 def cause_first(message: str) -> str:
     """Returns what XLA says of a callback that has raised, with what that was in its first line.
 
@@ -231,11 +231,11 @@ def cause_first(message: str) -> str:
     return "\n".join([f"{head}{raised}", _TRACEBACK.rstrip("\n"), *own, raised])
 
 
-def _format_library_frame(frame: LibraryFrame) -> LibraryText:
+def _format_library_frame(frame: LibraryFrame) -> str:
     source = linecache.getline(frame.filename, frame.lineno, frame.frame.f_globals).strip()
     file = compress_user(frame.filename)
     said = f"File {file}:{frame.lineno}, in {frame.code.co_qualname}\n"
-    return LibraryText(f"{said}----> {frame.lineno} {source}\n" if source else said)
+    return f"{said}----> {frame.lineno} {source}\n" if source else said
 
 
 # IPython runs it through ``os.forkpty``. In a process with a JAX backend, which has threads,

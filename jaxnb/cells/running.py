@@ -250,7 +250,9 @@ class RunningCell:
             case StreamChunk(index, name, text):
                 self._write(index, name, self._allowance(index, name).take(text))
             case Dropped():
-                self._note_dropped(event)
+                if not self._dropped:
+                    self.notice(flood_text(event))
+                self._dropped[event.name, event.process_index] = event
             case Question(index):
                 self._feed(LineEnds(index))
                 self._held.put(event)
@@ -306,11 +308,6 @@ class RunningCell:
             times = 2 if self.request.script is None else inf
             self._allowances[key] = Allowance(times * lines, times * chars, time.monotonic())
         return self._allowances[key]
-
-    def _note_dropped(self, event: Dropped) -> None:
-        if not self._dropped:
-            self.notice(flood_text(event))
-        self._dropped[event.name, event.process_index] = event
 
     def _end_floods(self) -> None:
         """Takes the ends of what was too much for the notebook, and says what is missing."""

@@ -27,8 +27,6 @@ class Facts:
         look: ``"dim"``: of less weight; ``"small"``: the line below a value.
         wrap: As text, lines end at 80 columns.
         before: As text, what the line begins with.
-        spark: A small picture before them, of block characters; only in HTML.
-        spark_title: What it shows.
     """
 
     parts: Sequence[str]
@@ -36,8 +34,6 @@ class Facts:
     look: Literal["", "dim", "small"] = ""
     wrap: bool = True
     before: str = ""
-    spark: str = ""
-    spark_title: str = ""
 
 
 @dataclass(frozen=True, slots=True)

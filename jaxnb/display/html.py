@@ -76,8 +76,6 @@ def _facts(facts: b.Facts) -> Html:
 
 def _facts_line(facts: b.Facts) -> Html:
     shown: list[str] = []
-    if facts.spark:
-        shown += [tag("span", facts.spark, title=facts.spark_title), " "]
     if facts.title:
         shown.append(tag("b", coded(facts.title)))
         shown.append("" if not facts.parts else " " if facts.title.endswith(":") else " · ")

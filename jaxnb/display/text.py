@@ -115,23 +115,6 @@ def _pieces(part: str) -> list[str]:
     return textwrap.wrap(part, WIDTH - 2, break_on_hyphens=False) or [part]
 
 
-_STEPS = "▁▂▃▄▅▆▇█"
-
-
-def spark(values: Sequence[float | None], top: float) -> str:
-    """Returns values as a line of block characters; a gap is a blank.
-
-    Args:
-        values: The values; None where there is none.
-        top: The value of the highest block.
-    """
-    last = len(_STEPS) - 1
-    return "".join(
-        " " if value is None else _STEPS[round(last * min(1.0, value / top if top else 0.0))]
-        for value in values
-    )
-
-
 def text_of(blocks: Iterable[b.Block]) -> str:
     """Returns a card of blocks, each on lines of its own."""
     return "\n".join(filter(None, (_TEXT[type(block)](block) for block in blocks)))

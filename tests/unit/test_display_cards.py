@@ -426,7 +426,7 @@ def test_footer_names_a_part_of_the_group():
 def test_errors_that_differ_only_in_ports_and_addresses_are_one():
     def lost(port: int, where: int) -> ProcessError:
         said = f"closed by [127.0.0.1]:{port}, 10.0.0.1:{port}, pid {port}, <f at {where:#x}>"
-        return ProcessError("RuntimeError", said, said, "", 5)
+        return ProcessError("RuntimeError", said, f"File a.py:{1000}\n{said}", "", 5)
 
     errors = {i: lost(36000 + i, 0x7F0000000000 + i) for i in range(3)}
     result = cell([None] * 4, errors={**errors, 3: lost(1, 2)})
@@ -434,11 +434,9 @@ def test_errors_that_differ_only_in_ports_and_addresses_are_one():
         (0, 1, 2),
         (3,),
     ]  # 0x2 is short
-    placed = {
-        i: replace(errors[i], traceback=f"File a.py:{1000 + i}\n{errors[i].traceback}")
-        for i in (0, 1)
-    }
-    assert len(card_error.error_groups(cell([None] * 2, errors=placed))) == 2
+    other = replace(errors[1], traceback=errors[1].traceback.replace("py:1000", "py:1001"))
+    result = cell([None] * 2, errors={0: errors[0], 1: other})
+    assert len(card_error.error_groups(result)) == 2
 
 
 def test_errors_of_which_other_lines_are_shown_around_are_one():

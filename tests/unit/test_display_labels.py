@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxnb.display.markup import Run, ansi_runs, strip_ansi
-from jaxnb.display.text import fitted_rows, joined, labelled, spark, text_table
+from jaxnb.display.text import fitted_rows, joined, labelled, text_table
 from jaxnb.labels import (
     format_bytes,
     format_seconds,
@@ -118,8 +118,3 @@ def test_a_table_that_is_too_wide_loses_nothing() -> None:
     first, second = fitted_rows(rows, "<<<", {1: 6, 2: 8}, width=32)
     assert first == "  all-reduce  data    cell [7]\n              (part)  line 11"
     assert second == "  psum        x       –"
-
-
-def test_sparks_are_block_characters_with_gaps() -> None:
-    assert spark([0.0, 4.0, None, 8.0, 99.0], 8.0) == "▁▅ ██"
-    assert spark([0.0], 0.0) == "▁"
