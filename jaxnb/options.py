@@ -6,7 +6,7 @@ import difflib
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import cast, get_args
+from typing import TypeVar, get_args
 
 from jaxnb.errors import UsageError
 from jaxnb.model.dispatches import CheckMode
@@ -18,7 +18,8 @@ LAUNCHERS = ("fork", "local")
 COLLECTIVES = ("gloo",)
 CHECKS = get_args(CheckMode)
 DEFAULT_NUM_PROCESSES = 4
-NOTHING_RUN = "Nothing was run."
+
+Word = TypeVar("Word", bound=str)
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -28,8 +29,8 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def one_of(
-    what: str, word: str, known: tuple[str, ...], undone: str = "Nothing was started."
-) -> str:
+    what: str, word: Word, known: tuple[Word, ...], undone: str = "Nothing was started."
+) -> Word:
     """Returns ``word`` if it is known.
 
     Args:
@@ -46,20 +47,6 @@ def one_of(
     raise UsageError(
         f"Unknown {what} {word!r}.{suggest(word, known)} There are: {', '.join(known)}. {undone}"
     )
-
-
-def one_of_checks(mode: str, undone: str = NOTHING_RUN) -> CheckMode:
-    """Returns how a cell is checked.
-
-    Raises:
-        UsageError: It is none of what is possible.
-    """
-    if mode == "record":
-        raise UsageError(
-            "check='record' is gone: 'strict', the default, finds what it found before it has run, "
-            f"and 'off' is plain JAX. {undone}"
-        )
-    return cast(CheckMode, one_of("check", mode, CHECKS, undone))
 
 
 def one_of_nans(asked: object) -> CheckNans:
@@ -139,7 +126,7 @@ class StartOptions:
                 )
         one_of("platform", self.platform, PLATFORMS)
         one_of("collectives", self.collectives, COLLECTIVES)
-        one_of_checks(self.check, "Nothing was started.")
+        one_of("check", self.check, CHECKS)
         if not self.timeout > 0:  # nan is not, either
             raise UsageError(f"The time-out must be positive, not {self.timeout}.")
 

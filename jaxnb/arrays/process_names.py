@@ -392,7 +392,7 @@ def _text(key: Any) -> str:
 
 
 @functools.cache
-def _places() -> tuple[str, ...]:
+def library_places() -> tuple[str, ...]:
     """Returns the folders that hold Python's own modules, and what is installed beside them."""
     places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     places |= {*site.getsitepackages(), site.getusersitepackages(), _OWN}
@@ -407,7 +407,7 @@ def is_of_user(module: str) -> bool:
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None:
         return False
-    if file.startswith(_places()):
+    if file.startswith(library_places()):
         return False
     # What pip has installed elsewhere (`--target`) has its records beside it.
     top = getattr(sys.modules.get(module.partition(".")[0]), "__file__", None) or file

@@ -165,7 +165,7 @@ def hint(
     error: BaseException | None,
     code: str,
     names: Callable[[], Collection[str]],
-    devices: Callable[[], int],
+    devices: int,
 ) -> str:
     """Returns what to say of an error of a cell that ran in the notebook; mostly nothing.
 
@@ -173,7 +173,7 @@ def hint(
         error: What the cell has raised.
         code: The cell.
         names: Returns the names of variables on the processes.
-        devices: Returns how many devices these have.
+        devices: How many devices these have.
     """
     if type(error) is NameError and error.name and error.name in names():
         statement = START_IMPORTS.get(error.name)
@@ -186,17 +186,11 @@ def hint(
             f"`{error.name}` is on the processes, and this cell ran in the notebook. Put `%%spmd` "
             f"on its first line{or_else}."
         )
-    if type(error).__name__ == "ShardingTypeError":
-        return (
-            "The mesh's axes are Explicit, as `jax.make_mesh` makes them. To have the compiler "
-            "choose shardings, make it with `axis_types=(jax.sharding.AxisType.Auto,)`, one for "
-            "each axis."
-        )
     if isinstance(error, ValueError) and (found := _TOO_FEW.match(str(error))) is not None:
-        here, there = int(found[1]), devices()
-        if there > here:
+        here = int(found[1])
+        if devices > here:
             return (
                 f"This cell ran in the notebook, whose own JAX has {plural(here, 'device')}; the "
-                f"processes have {there}. Put `%%spmd` on its first line."
+                f"processes have {devices}. Put `%%spmd` on its first line."
             )
     return ""

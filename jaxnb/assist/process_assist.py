@@ -10,8 +10,6 @@ from __future__ import annotations
 import builtins
 import itertools
 import keyword
-import re
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from functools import cache, partial, wraps
@@ -51,10 +49,6 @@ _OF_PYTHON = {*dir(builtins), *keyword.kwlist}
 LONG = 1000
 """The string form of a longer container is not made: that of a list of millions takes seconds."""
 
-_IMPORT = re.compile(
-    r"^\s*(?:from\s+(?P<module>[\w.]+)\s+import\s+\(?(?:[\w\s,]*,\s*)?|(?:from|import)\s+)"
-    r"(?P<start>[\w.]*)$"
-)
 _Found = TypeVar("_Found")
 
 _looks: list[threading.Thread] = []
@@ -128,8 +122,6 @@ def _completed(shell: Any, code: str, offset: int) -> tuple[int, dict[str, str]]
     line = code[code.rfind("\n", 0, offset) + 1 : offset]
     if len(line) > MAX_LINE:
         return offset, {}
-    if (found := _IMPORT.match(line)) is not None:
-        return offset - len(found["start"]), _loaded(found["module"], found["start"])
     completer = _QuietCompleter(  # type: ignore[no-untyped-call]
         shell=shell,
         namespace={name: each for name, each in shell.user_ns.copy().items() if type(name) is str},
@@ -140,19 +132,6 @@ def _completed(shell: Any, code: str, offset: int) -> tuple[int, dict[str, str]]
     start, words = _arranged(code, offset, matches(completer, code, offset).values())
     # The user's own names first: Python's keywords and built-in names are some 200.
     return start, dict(sorted(words.items(), key=lambda item: item[0] in _OF_PYTHON))
-
-
-def _loaded(module: str | None, start: str) -> dict[str, str]:
-    """Returns what fits into an import, of modules that are loaded.
-
-    IPython would import a module to look into it, and search the disk.
-    """
-    inside = list(sys.modules) if module is None else dir(sys.modules[module])
-    last = start.rfind(".") + 1
-    words = sorted(each for each in inside if each.startswith(start) and "." not in each[last:])
-    shows_private = start[last:].startswith("_")
-    shown = [each for each in words if shows_private or not each[last:].startswith("_")]
-    return dict.fromkeys(shown, "module")
 
 
 class _QuietCompleter(IPCompleter):

@@ -305,12 +305,7 @@ def live_card(lines: Sequence[MergedLine]) -> Card:
 
 def output_card(lines: Sequence[MergedLine]) -> Card:
     """Lines of output as a block; nothing at all for no lines."""
-    return card_of(output_block(lines)) if lines else NOTHING
-
-
-def output_block(lines: Sequence[MergedLine]) -> Pre:
-    """Returns lines of output as they are."""
-    return Pre("\n".join(line.labelled() for line in lines))
+    return card_of(Pre("\n".join(line.labelled() for line in lines))) if lines else NOTHING
 
 
 def background_card(

@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import get_args
 
 from jaxnb.display.lines import Alignment, LineAssembler, LineQueue, common_prefix, together
 from jaxnb.labels import format_count, plural, processes_label, ranks_label
@@ -24,20 +25,13 @@ _BAR = re.compile(r"(.*?)(\d+)%\|.*?\|\s*(\d+)?")
 
 def is_bar(line: MergedLine) -> bool:
     """Whether a line is a progress bar."""
+    return _bar_of(line) is not None
+
+
+def _bar_of(line: MergedLine) -> re.Match[str] | None:
+    """Returns a bar's description, percentage and count; None for another line."""
     text = line.text
-    return "%|" in text and len(text) <= MOST_CHARS and _BAR.match(text) is not None
-
-
-def _meet(one: MergedLine, other: MergedLine) -> bool:
-    return not one.processes.isdisjoint(other.processes)
-
-
-def _bar_of(line: MergedLine) -> tuple[str, ...]:
-    """Returns a bar's stream, its description, and how far it is; nothing for another line."""
-    bar = _BAR.match(line.text) if is_bar(line) else None
-    if bar is None:
-        return ()
-    return line.name, bar[1].rstrip(), bar[2], bar[3] or ""
+    return _BAR.match(text) if "%|" in text and len(text) <= MOST_CHARS else None
 
 
 def bars_as_one(lines: Sequence[MergedLine]) -> list[MergedLine]:
@@ -49,14 +43,16 @@ def bars_as_one(lines: Sequence[MergedLine]) -> list[MergedLine]:
     for i, line in enumerate(lines):
         bar = _bar_of(line)
         at = (int(bar[2]), int(bar[3] or 0)) if bar else (0, 0)
-        bars.setdefault(bar[:2] or i, []).append((at, line))
+        key = (line.name, bar[1].rstrip()) if bar else i
+        bars.setdefault(key, []).append((at, line))
     return [_one_bar(those) for those in bars.values()]
 
 
 def _one_bar(bars: Sequence[tuple[tuple[int, int], MergedLine]]) -> MergedLine:
     (least, slowest), (most, fastest) = (f(bars, key=lambda bar: bar[0]) for f in (min, max))
     who = frozenset().union(*(line.processes for _, line in bars))
-    if least == most or _meet(slowest, fastest):  # one and the next of a process
+    # One and the next of a process are not compared.
+    if least == most or not slowest.processes.isdisjoint(fastest.processes):
         return replace(slowest, processes=who)
     told = (
         f" · slowest {processes_label(sorted(slowest.processes))}, "
@@ -201,8 +197,6 @@ FLOOD_LINES = 500
 MOST_AGAIN = 10_000
 """More lines are not merged once more when the cell has ended: that would take a second or two."""
 
-_NAMES: tuple[StreamName, ...] = ("stdout", "stderr")
-
 
 @dataclass(slots=True)
 class _Process:
@@ -212,111 +206,39 @@ class _Process:
 
 
 class StreamMerger:
-    """Merges what N processes write into lines that say who wrote them.
+    """Merges what N processes write to one stream into lines that say who wrote them.
 
     The same line from several processes comes out once, with all of them; lines that differ
-    come out each, in the order of the processes. Within one stream of a process lines never
-    change their order, none is lost and none comes twice. A line that all unfinished processes
-    have reached comes out at once; otherwise it waits for the others, at most
-    ``grace_seconds``, or :data:`IN_STEP_GRACE_SECONDS` while those others are writing too.
-
-    Standard output and error are merged apart: a process's kernel sends each by itself, in
-    pieces whose order does not tell which line was written first.
+    come out each, in the order of the processes. The lines of a process never change their order,
+    none is lost and none comes twice. A line that all unfinished processes have reached comes out
+    at once; otherwise it waits for the others, at most ``grace_seconds``, or
+    :data:`IN_STEP_GRACE_SECONDS` while those others are writing too.
 
     A twin that arrives after its line came out is a line of its own, until :func:`merged_again`.
     Processes whose lines are more than :data:`~jaxnb.display.lines.LOOK_AHEAD` apart are not lined
     up.
+
+    Args:
+        name: The stream.
+        processes: Their process indices.
+        grace_seconds: How long a line waits for the other processes.
     """
 
     def __init__(
-        self, processes: Iterable[int], *, grace_seconds: float = 0.25, label_width: int = 0
+        self, name: StreamName, processes: Iterable[int], *, grace_seconds: float = 0.25
     ) -> None:
-        """Prepares to merge.
+        self._name = name
+        self._grace_seconds = grace_seconds
+        self._processes = {p: _Process(LineQueue(p)) for p in sorted(set(processes))}
+        self._last = -inf
+        self._first = inf
 
-        Args:
-            processes: Their process indices.
-            grace_seconds: How long a line waits for the other processes.
-            label_width: Labels are padded to this many columns.
-        """
-        indices = sorted(set(processes))
-        self._streams = {
-            name: _Stream(name, indices, grace_seconds, label_width) for name in _NAMES
-        }
-
-    def feed(self, process_index: int, name: StreamName, text: str, now: float) -> None:
+    def feed(self, process_index: int, text: str, now: float) -> None:
         """Takes a chunk of text that arrived at ``now``, cut anywhere.
 
         Raises:
             KeyError: The process is not one of those being merged.
         """
-        self._streams[name].feed(process_index, text, now)
-
-    def drain(self, now: float, about: float = inf) -> list[MergedLine]:
-        """Returns, and forgets, the lines that can be decided at ``now``.
-
-        Args:
-            now: The time.
-            about: Return as soon as there are so many, of each stream; a few more may come.
-        """
-        return [line for stream in self._streams.values() for line in stream.drain(now, about)]
-
-    def is_waiting(self, process_index: int) -> bool:
-        """Whether complete lines of this process have not come out yet."""
-        return any(stream.is_waiting(process_index) for stream in self._streams.values())
-
-    def end_line(self, process_index: int) -> None:
-        """Ends the line that this process is writing, as if it had written its newline."""
-        for stream in self._streams.values():
-            stream.end_line(process_index)
-
-    def finish(self, process_index: int) -> None:
-        """Says that this process writes nothing more: what it left open counts as lines."""
-        for stream in self._streams.values():
-            stream.finish(process_index)
-
-    def close(self, now: float) -> list[MergedLine]:
-        """Finishes every process and returns all that is left."""
-        return [line for stream in self._streams.values() for line in stream.close(now)]
-
-    def live(self) -> list[MergedLine]:
-        """Returns the lines still being written: progress bars, and lines without an end.
-
-        They are not forgotten: each comes out of :meth:`drain` when it is complete.
-        """
-        return [line for stream in self._streams.values() for line in stream.live()]
-
-
-def merged_again(lines: list[MergedLine]) -> list[MergedLine]:
-    """Returns a cell's lines, merged once more when all have come, each stream by itself.
-
-    Equal lines that came further apart than lines wait for each other are one then. Within one
-    stream of a process lines keep their order.
-    """
-    everyone = {process for line in lines for process in line.processes}
-    of_some = [(each.name, each.text) for each in lines if len(each.processes) < len(everyone)]
-    if len({*of_some}) == len(of_some) or len(lines) > MOST_AGAIN:
-        return lines
-    merger = StreamMerger(everyone)
-    for line in lines:
-        for process in line.processes:
-            merger.feed(process, line.name, f"{line.text}\n", 0.0)
-    return min(lines, merger.close(0.0), key=len)
-
-
-class _Stream:
-    """Standard output, or standard error, of all processes."""
-
-    def __init__(
-        self, name: StreamName, processes: list[int], grace_seconds: float, label_width: int
-    ) -> None:
-        self._name = name
-        self._grace_seconds = grace_seconds
-        self._label_width = label_width
-        self._processes = {p: _Process(LineQueue(p)) for p in processes}
-        self._last = -inf
-        self._first = inf
-
-    def feed(self, process_index: int, text: str, now: float) -> None:
         process = self._processes[process_index]
         process.queue.finished = False
         self._last = now
@@ -327,12 +249,20 @@ class _Stream:
         if lines:
             process.queue.extend(together(lines), now)
 
-    def drain(self, now: float, about: float) -> list[MergedLine]:
-        patient = self._is_flood() or self._someone_is_on_the_way(now)
-        grace = IN_STEP_GRACE_SECONDS if patient else self._grace_seconds
+    def drain(self, now: float, about: float = inf) -> list[MergedLine]:
+        """Returns, and forgets, the lines that can be decided at ``now``.
+
+        Args:
+            now: The time.
+            about: Return as soon as there are so many; a few more may come.
+        """
+        is_flood = any(len(p.queue) > FLOOD_LINES for p in self._processes.values())
+        is_patient = is_flood or self._someone_is_on_the_way(now)
+        grace = IN_STEP_GRACE_SECONDS if is_patient else self._grace_seconds
         return self._drain(now - grace, now - ROW_SECONDS, about)
 
     def is_waiting(self, process_index: int) -> bool:
+        """Whether complete lines of this process have not come out yet."""
         return bool(self._processes[process_index].queue)
 
     def _someone_is_on_the_way(self, now: float) -> bool:
@@ -340,24 +270,28 @@ class _Stream:
         # One that has written nothing yet is as far as the first who has.
         return any(now - max(p.fed, self._first) < IN_STEP_SECONDS for p in late)
 
-    def _is_flood(self) -> bool:
-        return any(len(p.queue) > FLOOD_LINES for p in self._processes.values())
-
     def end_line(self, process_index: int) -> None:
+        """Ends the line that this process is writing, as if it had written its newline."""
         process = self._processes[process_index]
         process.queue.extend(together(process.lines.finish()), self._last)
 
     def finish(self, process_index: int) -> None:
+        """Says that this process writes nothing more: what it left open counts as lines."""
         self.end_line(process_index)
         self._processes[process_index].queue.finished = True
 
     def close(self, now: float) -> list[MergedLine]:
+        """Finishes every process and returns all that is left."""
         self._last = now
         for process_index in self._processes:
             self.finish(process_index)
         return self._drain(inf, inf, inf)
 
     def live(self) -> list[MergedLine]:
+        """Returns the lines still being written: progress bars, and lines without an end.
+
+        They are not forgotten: each comes out of :meth:`drain` when it is complete.
+        """
         rows = {p: process.lines.open_rows() for p, process in self._processes.items()}
         lines = []
         for k in range(max(map(len, rows.values()), default=0)):
@@ -365,14 +299,11 @@ class _Stream:
             for p, texts in rows.items():
                 if k < len(texts):
                     said_by.setdefault(texts[k], []).append(p)
-            lines += [self._line(frozenset(p), text) for text, p in said_by.items()]
+            lines += [MergedLine(self._name, frozenset(p), text) for text, p in said_by.items()]
         return lines
 
-    def _line(self, processes: frozenset[int], text: str) -> MergedLine:
-        return MergedLine(self._name, processes, text, self._label_width)
-
     def _lines(self, processes: frozenset[int], text: str) -> list[MergedLine]:
-        return [self._line(processes, each) for each in text.split("\n")]
+        return [MergedLine(self._name, processes, each) for each in text.split("\n")]
 
     def _drain(self, cutoff: float, row_cutoff: float, about: float) -> list[MergedLine]:
         out: list[MergedLine] = []
@@ -412,3 +343,30 @@ class _Stream:
             out.extend(self._lines(processes, text))
 
         return Alignment(queues, *cutoffs, emit).run()
+
+
+def stream_mergers(processes: Iterable[int]) -> dict[StreamName, StreamMerger]:
+    """Returns what merges standard output, and standard error, of processes.
+
+    They are merged apart: a process's kernel sends each by itself, in pieces whose order does not
+    tell which line was written first.
+    """
+    return {name: StreamMerger(name, processes) for name in get_args(StreamName)}
+
+
+def merged_again(lines: list[MergedLine]) -> list[MergedLine]:
+    """Returns a cell's lines, merged once more when all have come, each stream by itself.
+
+    Equal lines that came further apart than lines wait for each other are one then. Within one
+    stream of a process lines keep their order.
+    """
+    everyone = {process for line in lines for process in line.processes}
+    of_some = [(each.name, each.text) for each in lines if len(each.processes) < len(everyone)]
+    if len({*of_some}) == len(of_some) or len(lines) > MOST_AGAIN:
+        return lines
+    mergers = stream_mergers(everyone)
+    for line in lines:
+        for process in line.processes:
+            mergers[line.name].feed(process, f"{line.text}\n", 0.0)
+    again = [line for merger in mergers.values() for line in merger.close(0.0)]
+    return min(lines, again, key=len)

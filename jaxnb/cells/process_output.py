@@ -248,11 +248,11 @@ class LimitedStream:
             self._parent = None
         self._in_cell = True
 
-    def begin(self) -> None:
+    def begin(self, *_: object) -> None:
         """Notes that a cell begins."""
         self._in_cell = True
 
-    def end(self) -> None:
+    def end(self, *_: object) -> None:
         """Sends the end of what was not sent, of the cell that ends and of threads of others."""
         self._in_cell = False
         with self._lock:
@@ -318,16 +318,9 @@ def install_limits(shell: Any, num_processes: int) -> None:
     streams = [LimitedStream(s, *share_of(num_processes)) for s in (sys.stdout, sys.stderr)]
     _LIMITED[:] = streams
 
-    def begin(*_: Any) -> None:
-        for stream in streams:
-            stream.begin()
-
-    def end(*_: Any) -> None:
-        for stream in streams:
-            stream.end()
-
-    shell.events.register("pre_run_cell", begin)
-    shell.events.register("post_run_cell", end)
+    for stream in streams:
+        shell.events.register("pre_run_cell", stream.begin)
+        shell.events.register("post_run_cell", stream.end)
     _keep_order(shell.display_pub, streams)
     forget_output(shell)
 

@@ -136,9 +136,7 @@ def main_module(script: Script) -> ModuleType:
 
 def _status(error: SystemExit) -> int:
     """Returns the exit status, which is the exception's ``code`` then; text is written."""
-    if error.code is not None and not isinstance(error.code, int):
-        print(error.code, file=sys.stderr)
-    status = int(error.code) & 0xFF if isinstance(error.code, int) else int(error.code is not None)
+    status = process_shell.exit_status(error, sys.stderr)
     error.code, error.args = status, (status,)
     return status
 

@@ -12,7 +12,6 @@ import select
 import signal
 import subprocess
 import sys
-import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from typing import IO, Any, NoReturn
 from IPython.core.error import UsageError
 from IPython.utils.path import compress_user
 
+from jaxnb.arrays.process_names import library_places
 from jaxnb.cells import process_output
 from jaxnb.compat import ipython
 from jaxnb.compat.ipython import LibraryFrame, Records
@@ -74,9 +74,7 @@ def end(error: BaseException | None) -> NoReturn:
     """
     status = 0
     if isinstance(error, SystemExit):
-        status = error.code if isinstance(error.code, int) else int(error.code is not None)
-        if isinstance(error.code, str):
-            print(error.code, file=sys.__stderr__)
+        status = exit_status(error, sys.__stderr__)
     elif error is not None:
         status = 1
         traceback.print_exception(error, file=sys.__stderr__)
@@ -87,7 +85,15 @@ def end(error: BaseException | None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         with contextlib.suppress(Exception):  # closed, or its other end is
             stream.flush()  # type: ignore[union-attr]
-    os._exit(status & 0xFF)
+    os._exit(status)
+
+
+def exit_status(error: SystemExit, stream: Any) -> int:
+    """Returns the exit status of what ends so, as Python does; a text is written to the stream."""
+    if error.code is None or isinstance(error.code, int):
+        return int(error.code or 0) & 0xFF
+    print(error.code, file=stream)
+    return 1
 
 
 def _hold_signals() -> None:
@@ -119,15 +125,6 @@ def _forget_handlers() -> None:
 def _is_of_jaxnb(handler: Any) -> bool:
     return str(getattr(handler, "__module__", "")).startswith("jaxnb.")
 
-
-_LIBRARIES = tuple(
-    f"{path}/"
-    for path in {
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        *(path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")),
-    }
-)
-"""Where installed modules are."""
 
 _LEFT_OUT = ("IPython", "jaxnb", "bdb", "pdb", "cmd")
 _JAXNB = f"{Path(__file__).parents[1]}/"
@@ -201,7 +198,7 @@ def without_ours(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _is_of_library(entry: TracebackType) -> bool:
-    return entry.tb_frame.f_code.co_filename.startswith(_LIBRARIES)
+    return entry.tb_frame.f_code.co_filename.startswith(library_places())
 
 
 def _chained(entries: list[TracebackType]) -> TracebackType | None:
@@ -210,12 +207,6 @@ def _chained(entries: list[TracebackType]) -> TracebackType | None:
     for each in reversed(entries):
         chained = TracebackType(chained, each.tb_frame, each.tb_lasti, each.tb_lineno)
     return chained
-
-
-class LibraryText(str):
-    """How a frame of an installed module is shown."""
-
-    __slots__ = ()
 
 
 def cause_first(message: str) -> str:
@@ -232,7 +223,7 @@ def cause_first(message: str) -> str:
     is_own = False
     for line in lines:
         if (frame := _FRAME.match(line)) is not None:
-            is_own = not frame[1].startswith((*_LIBRARIES, _JAXNB, "<frozen"))
+            is_own = not frame[1].startswith((*library_places(), "<frozen"))
         elif not line.startswith(" "):
             break  # what was raised
         own += [line] * is_own
@@ -240,11 +231,11 @@ def cause_first(message: str) -> str:
     return "\n".join([f"{head}{raised}", _TRACEBACK.rstrip("\n"), *own, raised])
 
 
-def _format_library_frame(frame: LibraryFrame) -> LibraryText:
+def _format_library_frame(frame: LibraryFrame) -> str:
     source = linecache.getline(frame.filename, frame.lineno, frame.frame.f_globals).strip()
     file = compress_user(frame.filename)
     said = f"File {file}:{frame.lineno}, in {frame.code.co_qualname}\n"
-    return LibraryText(f"{said}----> {frame.lineno} {source}\n" if source else said)
+    return f"{said}----> {frame.lineno} {source}\n" if source else said
 
 
 # IPython runs it through ``os.forkpty``. In a process with a JAX backend, which has threads,

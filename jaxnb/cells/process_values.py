@@ -165,7 +165,8 @@ def _describe_array(
     digest, note = b"", TOO_LARGE
     if process_describe.is_digested(value):
         mine = {s.device_id: s.digest for s in array.shards if s.digest}
-        data = mine.get(_first_device(value)) if array.fully_replicated else None
+        first = int(value.addressable_shards[0].device.id)
+        data = mine.get(first) if array.fully_replicated else None
         digest, note = process_describe.digest_of(value, data), ""
     payload = (
         pickle.dumps(process_packing.plain(value), protocol=5)
@@ -173,7 +174,3 @@ def _describe_array(
         else None
     )
     return ValueInfo("jax.Array", digest, payload, "", mimebundle, array, note)
-
-
-def _first_device(array: jax.Array) -> int:
-    return int(array.addressable_shards[0].device.id)

@@ -11,9 +11,9 @@ from math import inf
 from typing import Literal
 
 from jaxnb.cells.allowance import Allowance, dropped_texts, flood_text, share_of
-from jaxnb.cells.merge_output import MergedLine, StreamMerger, merged_again
+from jaxnb.cells.merge_output import MergedLine, StreamMerger, merged_again, stream_mergers
 from jaxnb.cells.result import timing_of
-from jaxnb.cells.sinks import Ended, HeldOutput, LineEnds, NoSink, OutputSink, ScriptNotices
+from jaxnb.cells.sinks import Ended, HeldOutput, LineEnds, NoSink, OutputSink, StderrNotices
 from jaxnb.labels import Outputs, processes_label
 from jaxnb.model.cells import (
     NO_ANSWER,
@@ -125,12 +125,12 @@ class RunningCell:
         self._num_processes = num_processes
         self._sink = sink
         self.is_shown = sink.shows_cards
-        self.is_script = isinstance(sink, ScriptNotices)
+        self.is_script = isinstance(sink, StderrNotices)
         self.interrupted = interrupted
-        self._mergers = dict.fromkeys(self.processes, StreamMerger(self.processes))
+        self._mergers = dict.fromkeys(self.processes, stream_mergers(self.processes))
         if outputs != "merged":
             shown = self.processes if outputs == "all" else self.processes[:1]
-            self._mergers = {index: StreamMerger([index]) for index in shown}
+            self._mergers = {index: stream_mergers([index]) for index in shown}
         self._texts = {name: defaultdict[int, list[str]](list) for name in ("stdout", "stderr")}
         self._shown: list[MergedLine] = []
         self._is_merged = outputs == "merged"
@@ -250,7 +250,9 @@ class RunningCell:
             case StreamChunk(index, name, text):
                 self._write(index, name, self._allowance(index, name).take(text))
             case Dropped():
-                self._note_dropped(event)
+                if not self._dropped:
+                    self.notice(flood_text(event))
+                self._dropped[event.name, event.process_index] = event
             case Question(index):
                 self._feed(LineEnds(index))
                 self._held.put(event)
@@ -287,11 +289,13 @@ class RunningCell:
     def _merge(self, event: StreamChunk | LineEnds | Ended) -> None:
         match event:
             case StreamChunk(index, name, text):
-                self._mergers[index].feed(index, name, text, time.perf_counter())
+                self._mergers[index][name].feed(index, text, time.perf_counter())
             case LineEnds(index):
-                self._mergers[index].end_line(index)
+                for merger in self._mergers[index].values():
+                    merger.end_line(index)
             case Ended(index):
-                self._mergers[index].finish(index)
+                for merger in self._mergers[index].values():
+                    merger.finish(index)
 
     def _allowance(self, index: int, name: StreamName) -> Allowance:
         """Returns what the notebook takes of a stream: more than Python code can send.
@@ -304,11 +308,6 @@ class RunningCell:
             times = 2 if self.request.script is None else inf
             self._allowances[key] = Allowance(times * lines, times * chars, time.monotonic())
         return self._allowances[key]
-
-    def _note_dropped(self, event: Dropped) -> None:
-        if not self._dropped:
-            self.notice(flood_text(event))
-        self._dropped[event.name, event.process_index] = event
 
     def _end_floods(self) -> None:
         """Takes the ends of what was too much for the notebook, and says what is missing."""
@@ -350,7 +349,7 @@ class RunningCell:
         """
         has_merged = False
         for event in self._held.ready(
-            lambda i: i in self._mergers and self._mergers[i].is_waiting(i)
+            lambda i: any(merger.is_waiting(i) for merger in self._mergers.get(i, {}).values())
         ):
             match event:
                 case Question():
@@ -366,7 +365,7 @@ class RunningCell:
         return has_merged
 
     def _distinct_mergers(self) -> list[StreamMerger]:
-        return list(dict.fromkeys(self._mergers.values()))
+        return list(dict.fromkeys(m for each in self._mergers.values() for m in each.values()))
 
     def _show(self, lines: list[MergedLine]) -> None:
         if lines and self.request.script is None:  # whose lines nobody asks for afterwards

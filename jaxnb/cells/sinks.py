@@ -186,17 +186,13 @@ class SaysWaits(OutputSink):
 
 
 class StderrNotices(SaysWaits):
-    """Shows jaxnb's own sentences on standard error, and nothing else."""
+    """Shows jaxnb's own sentences on standard error, and nothing else.
+
+    Without a sink, :meth:`Session.run` uses it: a cell that will not end says so here. What is to
+    be warned of when it has ended is a Python warning then.
+    """
 
     def notice(self, text: str) -> None:
         """Shows a sentence."""
         sys.stderr.write(f"jaxnb: {text}\n")
         sys.stderr.flush()
-
-
-class ScriptNotices(StderrNotices):
-    """The same, for who has called :meth:`Session.run` and given nothing to show output with.
-
-    A cell that will not end says so here too. What is to be warned of when it has ended is a
-    Python warning instead.
-    """

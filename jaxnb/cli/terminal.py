@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import shutil
 import signal
 import sys
@@ -59,9 +58,6 @@ def installed() -> Iterator[None]:
 
 LIVE_SECONDS = 0.1
 
-_TIMES = re.compile(r" \[[^][]*\](?= · slowest )")
-"""What a bar has to say of times, before what is added to it."""
-
 
 def say(text: str) -> None:
     """Writes a sentence of jaxnb's own."""
@@ -104,10 +100,8 @@ class Terminal(SaysWaits, NoSink):
         self._clear_line()
         if lines:
             text, columns = bars_as_one(lines)[0].labelled(), shutil.get_terminal_size().columns - 1
-            if len(text) > columns:
-                text = _TIMES.sub("", text)[:columns]
-            self._width = len(text)
-            self._write(sys.stderr, text)
+            self._width = min(len(text), columns)
+            self._write(sys.stderr, text[:columns])
 
     def display(self, process_index: int, output: RichOutput) -> None:
         """Writes the text of a rich output."""

@@ -12,7 +12,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, Protocol
@@ -28,13 +28,11 @@ class Lowering:
         name: The function's name.
         source: Where it is defined: ``"step at <cell 3>:5"``.
         file: That file; empty where JAX does not know it.
-        jaxpr: What it computes.
     """
 
     name: str
     source: str
     file: str
-    jaxpr: Any
 
 
 class PitfallHooks(Protocol):
@@ -61,7 +59,7 @@ def hook_pitfalls(hooks: PitfallHooks) -> dict[str, str]:
         For each kind that cannot be told of in this JAX, why. Then nothing was changed there.
     """
     ways: dict[str, Callable[[PitfallHooks], str]] = {
-        "constant": _hook_lowering,  # recompiled too
+        "recompiled": _hook_lowering,
         "jit-of-pmap": _hook_pmap,
         "device-put": _hook_comparison,
     }
@@ -115,36 +113,7 @@ def _is_within(frame: FrameType | None, code: Any) -> bool:
 def _lowering(jaxpr: Any, name: str) -> Lowering:
     info = getattr(jaxpr.jaxpr, "debug_info", None)
     source = str(getattr(info, "func_src_info", name))
-    return Lowering(name, source, getattr(info, "func_filename", None) or "", jaxpr)
-
-
-def constants(jaxpr: Any) -> Iterator[Any]:
-    """Yields what a computation, or one within it, closes over; from a ``Lowering``'s jaxpr."""
-    seen = set()
-    left = [jaxpr]
-    while left:
-        closed = left.pop()
-        if id(closed) in seen:
-            continue
-        seen.add(id(closed))
-        yield from getattr(closed, "consts", ())
-        for equation in getattr(closed, "eqns", ()):
-            # Under jax_use_simplified_jaxpr_constants constants stand where they are used.
-            yield from (v.val for v in equation.invars if _has(v, "val"))
-            for value in equation.params.values():
-                values = value if isinstance(value, tuple | list) else (value,)
-                left += [each for each in values if _has(each, "eqns")]
-
-
-_HAVING: dict[tuple[type, str], bool] = {}
-
-
-def _has(value: Any, name: str) -> bool:
-    """Whether objects of a value's class have an attribute: to find that one has not is slow."""
-    key = (type(value), name)
-    if key not in _HAVING:
-        _HAVING[key] = hasattr(value, name)
-    return _HAVING[key]
+    return Lowering(name, source, getattr(info, "func_filename", None) or "")
 
 
 @reporting

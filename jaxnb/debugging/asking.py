@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import select
 import sys
 import threading
@@ -130,7 +129,7 @@ class QuestionQueue:
             self._answers[asked.key] = text
 
 
-def refusal() -> str:
+def refusal(*, hidden: bool = False) -> str:
     """Returns why the user cannot be asked here, as a clause; empty if they can."""
     if threading.current_thread() is not threading.main_thread():
         return "its cell runs in the background (`--async`)"
@@ -138,22 +137,15 @@ def refusal() -> str:
     if kernel is not None:
         takes = ipykernel.takes_input(kernel)
         return "" if takes else "this front end (nbclient, papermill, …) takes no input"
-    return "" if sys.stdin and sys.stdin.isatty() else "standard input is not a terminal"
+    if not (sys.stdin and sys.stdin.isatty()):
+        return "standard input is not a terminal"
+    return "a terminal would show what is typed" if hidden else ""
 
 
 class TerminalBox:
     """Asks in the terminal that this process runs in."""
 
-    def __init__(self, prompt: str, *, hidden: bool) -> None:
-        self._echo = contextlib.ExitStack()
-        if hidden:
-            import termios
-
-            before = termios.tcgetattr(sys.stdin)
-            self._echo.callback(termios.tcsetattr, sys.stdin, termios.TCSAFLUSH, before)
-            silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
-            termios.tcsetattr(sys.stdin, termios.TCSAFLUSH, silent)
-            self._echo.callback(sys.stdout.write, "\n")
+    def __init__(self, prompt: str) -> None:
         sys.stdout.write(prompt)
         sys.stdout.flush()
 
@@ -170,8 +162,7 @@ class TerminalBox:
         return line.rstrip("\n")
 
     def close(self) -> None:
-        """Shows again what is typed."""
-        self._echo.close()
+        """Leaves what is shown."""
 
 
 ANSWER = "jaxnb.debugging.process_debugger.answer"
@@ -245,18 +236,16 @@ class Asker:
     def _ask(self, asked: Asked) -> None:
         """Asks a question, or looks whether it was answered."""
         if self._box is None:
-            why = refusal()
+            kernel, hidden = ipykernel.current_kernel(), asked.question.hidden
+            why = refusal(hidden=hidden)
             if asked.question.alone and not self._is_shown:
                 why = why or "what the cell prints is not shown (`Session.run` without a `sink`)"
             if why:
                 self._refuse(asked, why)
                 return
             prompt = f"[{ranks_label(sorted(asked.who))}] {asked.question.prompt}"
-            kernel, hidden = ipykernel.current_kernel(), asked.question.hidden
             self._box = (
-                TerminalBox(prompt, hidden=hidden)
-                if kernel is None
-                else KernelBox(kernel, prompt, hidden=hidden)
+                TerminalBox(prompt) if kernel is None else KernelBox(kernel, prompt, hidden=hidden)
             )
         try:
             text = self._box.answer()

@@ -8,7 +8,6 @@ import os
 import pdb
 import queue
 import sys
-import sysconfig
 import threading
 import time
 import traceback
@@ -21,6 +20,7 @@ from IPython import get_ipython
 from IPython.core import debugger
 from IPython.core.error import StdinNotImplementedError
 
+from jaxnb.arrays.process_names import library_places
 from jaxnb.errors import UsageError
 from jaxnb.lockstep.process_interrupts import (
     is_of_cell,
@@ -140,10 +140,8 @@ def answer(process: ThisProcess, number: int, text: str | None, refusal: str) ->
 _NOT_THE_USERS = frozenset(("jaxnb", "IPython", "ipykernel", "jax", "jaxlib", "bdb", "cmd", "pdb"))
 """Packages whose frames are not shown, nor stopped in: `step` goes on to what they call."""
 
-_LIBRARIES = (
-    "<",  # code that libraries make: of named tuples, data classes
-    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-)
+_LIBRARIES = ("<", *library_places())
+"""Where code is that the user has not written; ``<``: named tuples, data classes and the like."""
 
 _failed: BaseException | None = None
 

@@ -203,7 +203,7 @@ def split_options(line: str, parser: MagicParser) -> tuple[str, str]:
     the code keeps its quotes and spaces.
 
     Raises:
-        UsageError: What follows looks like a misspelt option: it is near one, and no Python.
+        UsageError: The word after them begins with ``--``, as options do.
     """
     rest = line.lstrip()
     taken = []
@@ -211,10 +211,8 @@ def split_options(line: str, parser: MagicParser) -> tuple[str, str]:
         word, _, after = rest.partition(" ")
         action = parser.options.get(word.partition("=")[0])
         if action is None:
-            # `-x + 1` is code, and so is `--x`.
-            near = suggest(word.partition("=")[0], parser.options)
-            if word.startswith("--") and near and not _is_python(rest):
-                parser.error(f"unknown option {word!r}.{near}")
+            if word.startswith("--"):  # `-x + 1` is code
+                parser.error(f"unknown option {word!r}.{suggest(word, parser.options)}")
             break
         taken.append(word)
         rest = after.lstrip()
@@ -225,19 +223,10 @@ def split_options(line: str, parser: MagicParser) -> tuple[str, str]:
     return " ".join(taken), rest
 
 
-def _is_python(code: str) -> bool:
-    try:
-        ast.parse(code)
-    except (SyntaxError, ValueError):  # ValueError: a null byte
-        return False
-    return True
-
-
 # ``x[..., :3]`` and ``P('data', None)`` are one word each though they have blanks; and quotes
 # stay, which a shell's rules would strip.
 
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
-_CALLED = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def split_words(line: str) -> list[str]:
@@ -329,8 +318,7 @@ class WordsParser(MagicParser):
                 options.append(word)
             else:
                 value = value or words.pop(0)
-                whole = _with_rest(value, words) if action.type is spec else unquoted(value)
-                options.append(f"{name}={whole}")
+                options.append(f"{name}={value if action.type is spec else unquoted(value)}")
         found = self.parse_words(options)
         found.words = others
         return found
@@ -350,14 +338,3 @@ class NamesParser(WordsParser):
             names.extend(map(unquoted, parts))
         found.names = list(dict.fromkeys(names))
         return found
-
-
-def _with_rest(value: str, words: list[str]) -> str:
-    """Takes from the words those that belong to a spec: ``P ('a')``, ``'a', None``."""
-    while words and (
-        (words[0].startswith("(") and _CALLED.fullmatch(value))
-        or value.endswith(",")
-        or words[0].startswith(",")
-    ):
-        value = f"{value} {words.pop(0)}"
-    return value

@@ -198,7 +198,8 @@ def install(shell: Any, current: Callable[[], Session | None]) -> None:
             said = next(filter(None, map(_told_of, raised)), said)
         if session is not None and not said and not code.startswith(LOCAL):
             try:
-                said = hint(error, code, session.assist.names, lambda: _devices(session))
+                devices = sum(len(each.devices) for each in session.processes)
+                said = hint(error, code, session.assist.names, devices)
             except Exception:  # the cell has its own error, and that is what matters
                 return
         if said:
@@ -217,10 +218,6 @@ def _told_of(error: ProcessError) -> str:
     if "jax_num_cpu_devices" in error.message:
         return f"The processes have their devices already. {DEVICES}"
     return ""
-
-
-def _devices(session: Session) -> int:
-    return sum(len(each.devices) for each in session.processes)
 
 
 def _on_a_later_line(name: str) -> Callable[[str], NoReturn]:

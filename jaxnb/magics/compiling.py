@@ -148,7 +148,7 @@ class CompilingMagics(SessionMagics):
 
             code = comparing.code_of(call, **{**settings, "run": False})
             return comparing.compare_planned(code, devices=asked.devices, label=call)
-        session, sink = self._started(), sink_for(self.shell, DisplayIds(), folds=True)
+        session, sink = self._started(), sink_for(self.shell, DisplayIds())
         number = self.shell.displayhook.prompt_count
         with sink:
             return session.compare(call, devices=asked.devices, sink=sink, cell=number, **settings)

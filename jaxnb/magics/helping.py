@@ -113,6 +113,9 @@ _Takes = Callable[[str], bool]
 _Current = Callable[[], "Session | None"]
 _PlaceIn = Callable[[str, int], Code | MagicLine | None]
 
+_IMPORT = re.compile(r"\s*(?:from|import)\b")
+"""Modules are the same for the notebook, and IPython completes their names there."""
+
 _ATTRIBUTE = re.compile(r"(?<![\w.])(?P<name>\w+)\.(?P<typed>\w*)$")
 _ASKS = re.compile(r"(?P<before>%spmd[ \t]+(?:.*[ \t])?)(?P<name>[\w.\[\]]+)(?P<marks>\?{1,2})\s*$")
 _FIRST = 1000.0
@@ -171,7 +174,10 @@ def _matched(
     nothing = {"completions": [], "suppress": False}
     lines = context.full_text.split("\n")
     before = "\n".join([*lines[: context.cursor_line], ""])
-    before += lines[context.cursor_line][: context.cursor_position]
+    line = lines[context.cursor_line][: context.cursor_position]
+    if _IMPORT.match(line):
+        return nothing
+    before += line
     try:
         found = _found(place_in(context.full_text, len(before)), session)
     except Exception:  # IPython would print its traceback over what is typed

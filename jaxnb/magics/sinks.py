@@ -15,9 +15,9 @@ from IPython.display import clear_output, display, publish_display_data
 
 from jaxnb.cells.merge_output import LineLimiter, MergedLine, bars_as_one, is_bar
 from jaxnb.cells.sinks import SaysWaits
-from jaxnb.display.blocks import Facts, Fold, Note
+from jaxnb.display.blocks import Note
 from jaxnb.display.card import NOTHING, Card, card_of
-from jaxnb.labels import Outputs, plural
+from jaxnb.labels import Outputs
 from jaxnb.model.cells import RichOutput
 from jaxnb.model.group import Waits
 
@@ -304,20 +304,10 @@ class NotebookSink(Sink):
 
     Args:
         ids: The notebook's names for displays.
-        folds: Lines are shown at the end, a click away: what the compiler logs, say.
     """
 
-    def __init__(
-        self,
-        ids: DisplayIds | None = None,
-        holder: str = "spmd.last_result",
-        *,
-        folds: bool = False,
-    ) -> None:
+    def __init__(self, ids: DisplayIds | None = None, holder: str = "spmd.last_result") -> None:
         super().__init__(ids, holder)
-        self._folds = folds
-        if folds:
-            self._limiter = LineLimiter(head=0, holder=self._holder)
         self._live, self._waits = Place(), Place()
         self._cleared_by_next = False
 
@@ -386,12 +376,7 @@ class NotebookSink(Sink):
             self._waits.leave()  # who waits again does so below
 
     def __exit__(self, *details: object) -> None:
-        from jaxnb.cells import card_error
-
         self._live.clear()
-        if self._folds and (lines := self._limiter.finish()):
-            title = f"{plural(len(lines), 'line')} of output"
-            display(card_of(Fold(Facts([title]), [card_error.output_block(lines)])))
         super().__exit__(*details)
 
 
@@ -422,13 +407,9 @@ class TerminalSink(Sink):
         super().display(process_index, output)
 
 
-def sink_for(
-    shell: Any, ids: DisplayIds, holder: str = "spmd.last_result", **settings: bool
-) -> Sink:
-    """Returns the sink for a shell's front end; the settings are :class:`NotebookSink`'s."""
-    if is_notebook(shell):
-        return NotebookSink(ids, holder, **settings)
-    return TerminalSink(ids, holder)
+def sink_for(shell: Any, ids: DisplayIds, holder: str = "spmd.last_result") -> Sink:
+    """Returns the sink for a shell's front end."""
+    return NotebookSink(ids, holder) if is_notebook(shell) else TerminalSink(ids, holder)
 
 
 def notice_card(text: str) -> Card:

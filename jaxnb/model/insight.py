@@ -48,8 +48,6 @@ class NanFound:
         seconds: When, since the cell began.
         outputs: Which results have it.
         inputs: Which of its arguments had it already.
-        is_operation: The computation is a function of JAX called by itself, such as ``jnp.log``:
-            its name is the operation's.
     """
 
     process_index: int
@@ -61,7 +59,6 @@ class NanFound:
     seconds: float
     outputs: tuple[NanPlace, ...]
     inputs: tuple[NanPlace, ...]
-    is_operation: bool = False
 
 
 SpanKind = Literal["python", "tracing", "compiling", "dispatching", "waiting"]

@@ -14,21 +14,6 @@ from jaxnb.options import one_of
 _INSTALLED = Path(__file__).parent / "pages"
 _CHECKOUT = Path(__file__).parents[2] / "docs" / "pitfalls"
 
-PITFALL_KINDS = (
-    "jit-of-pmap",
-    "device-put",
-    "fetch",
-    "constant",
-    "recompiled",
-    "explicit-axes",
-    "eager-shard-map",
-    "unbound-axis",
-    "unequal-data",
-    "other-devices",
-    "settings",
-    "unchecked",  # jaxnb could not look for another kind
-)
-
 
 def page(name: str) -> str:
     """Returns the text of a page; without a name, of the one that lists them.
@@ -180,31 +165,9 @@ def describe_nan(first: FirstNan) -> str:
     )
     later = f" Later also on {processes_label(first.later)}." if first.later else ""
     where = ". And of ".join(parts)
-    origin += _which_operation(first)
     return (
         f"The first {' or '.join(what)} of {cell_label(first.cell)} came out of {where}. "
         f"{origin}{later} {capitalized(the_cell())} went on to its end on all processes."
-    )
-
-
-def _which_operation(first: FirstNan) -> str:
-    """Returns what to type to learn which operation of a jitted function made a NaN."""
-    named = dict.fromkeys(
-        found.name.removeprefix("jit(").removesuffix(")")
-        for found in first.found.values()
-        if not found.inputs
-        and not found.is_operation
-        and any(place.what == "NaN" for place in found.outputs)
-    )
-    if not named or any(found.inputs for found in first.found.values()):
-        return ""
-    name = next(iter(named))
-    function = name if name.isidentifier() else "f"
-    where = "" if function == name else f", `f` being {name}"
-    return (
-        f" Which operation in it: run `from jax.experimental import checkify; err, _ = jax.jit("
-        f"checkify.checkify({function}, errors=checkify.nan_checks))(…); err.throw()` on all "
-        f"processes, with its arguments{where}."
     )
 
 

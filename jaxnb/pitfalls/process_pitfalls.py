@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import linecache
 import sys
-import sysconfig
 import time
 import traceback
 import weakref
@@ -22,16 +21,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxnb.arrays.process_names import paths_to
+from jaxnb.arrays.process_names import library_places, paths_to
 from jaxnb.compat.jax_arrays import array_class, host_words
-from jaxnb.compat.jax_pitfalls import Lowering, constants, hook_pitfalls
+from jaxnb.compat.jax_pitfalls import Lowering, hook_pitfalls
 from jaxnb.errors import JaxnbError
-from jaxnb.labels import capitalized, format_bytes, plural, type_label
+from jaxnb.labels import capitalized, plural, type_label
 from jaxnb.lockstep.process_connection import is_of_handler
 from jaxnb.lockstep.process_origins import line_in
 from jaxnb.model.insight import NanFound, NanPlace, Pitfall
 from jaxnb.model.scripts import the_cell
-from jaxnb.pitfalls.process_raised import Moves, explained, nbytes_of, pitfall, type_of
+from jaxnb.pitfalls.process_raised import Moves, explained, pitfall
 from jaxnb.wire.process_features import CellHere, Feature
 
 # ``jax_debug_nans`` runs a function again, operation by operation, on the process that saw a NaN:
@@ -122,7 +121,6 @@ class NanWatch(Feature):
                 seconds,
                 outputs,
                 inputs,
-                is_operation=_is_operation(name),
             )
             self._outputs = [(each.place, weakref.ref(results[each.place])) for each in outputs]
             self.is_on = False  # what comes of it tells nothing new
@@ -177,71 +175,36 @@ class NanWatch(Feature):
         return NanPlace(place, type_label(value.dtype, np.shape(value)), what, first, count)
 
 
-def _is_operation(name: str) -> bool:
-    """Whether a computation is called as a function of JAX is: ``"jit(log)"``.
-
-    A function of the user's with such a name is taken for one.
-    """
-    inner = name.removeprefix("jit(").removesuffix(")").strip("_")
-    return any(hasattr(each, inner) for each in (jnp, jnp.linalg, jax.lax, jax.nn, jax.random))
-
-
 def _is_inexact(dtype: Any) -> bool:
     return bool(jnp.issubdtype(dtype, jnp.inexact))
 
-
-CONSTANT_BYTES = 16 << 20
-"""In all of one computation. Masks, tables of positions and the like are closed over on purpose,
-and are smaller; from here on compilation and the program's memory grow by what one notices."""
 
 COMPILATIONS = 8
 """Of one function, at one line of one cell. Training, evaluation, a last batch and lengths padded
 to powers of two are fewer; a loop that compiles at each turn is soon there."""
 
-_LIBRARIES = (
-    str(Path(jax.__file__).parent),
-    *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")),
-)
+_LIBRARIES = (f"{Path(jax.__file__).parent}/", *library_places())
 """Functions of libraries are compiled once for each layer's shape, and nobody can change that."""
 
 
 class Lowerings:
-    """Those of a cell: what they close over, and how often one function is compiled at a line."""
+    """Those of a cell: how often one function is compiled at a line."""
 
-    kind: str = "constant"
+    kind: str = "recompiled"
 
     def __init__(self) -> None:
-        self._constants: dict[tuple[str, int | None], tuple[int, str]] = {}
         self._counts = Counter[tuple[str, str, int | None]]()
 
     def add(self, lowering: Lowering, line: int | None) -> None:
         """Takes a computation that the cell has lowered."""
-        found = {id(each): each for each in constants(lowering.jaxpr)}.values()
-        total = sum(map(nbytes_of, found))
-        if total >= CONSTANT_BYTES:
-            largest = type_of(max(found, key=nbytes_of))
-            self._constants.setdefault((lowering.name, line), (total, largest))
         if lowering.file and not lowering.file.startswith(_LIBRARIES):
             self._counts[lowering.name, lowering.source, line] += 1
 
     def pitfalls(self, code_name: str) -> list[Pitfall]:
         """Returns them in words."""
-        found = [
+        return [
             pitfall(
-                "constant",
-                code_name,
-                line,
-                f"`{name}` closes over {format_bytes(total)} of arrays (the largest is {largest}): "
-                "they are compiled into the program as constants, on each device, and again at "
-                "every recompilation.",
-                "Pass them as arguments.",
-                subject=name,
-            )
-            for (name, line), (total, largest) in self._constants.items()
-        ]
-        return found + [
-            pitfall(
-                "recompiled",
+                self.kind,
                 code_name,
                 line,
                 f"`{name}` was compiled {plural(count, 'time')} at this line.",
@@ -313,8 +276,7 @@ class Pitfalls(Feature):
         self._broken: dict[str, Pitfall] = {}
         self._forget()
         for kind, reason in hook_pitfalls(self).items():
-            kinds = "constant and recompiled" if kind == "constant" else kind
-            self._give_up(kind, f"This JAX does not report {kinds} ({reason})")
+            self._give_up(kind, f"This JAX does not report it ({reason})")
 
     def _forget(self) -> None:
         self._lowerings, self._moves, self._pmaps = Lowerings(), Moves(), Pmaps()
@@ -349,7 +311,7 @@ class Pitfalls(Feature):
     def lowered(self, read: Callable[[], Lowering]) -> None:
         """Takes a computation that a call has lowered."""
         if self._code_name is not None:
-            self._try("constant", lambda: self._lowerings.add(read(), self._line()))
+            self._try("recompiled", lambda: self._lowerings.add(read(), self._line()))
 
     def traced_pmap(self, devices: Sequence[Any], asked: Sequence[Any] | None) -> None:
         """Takes a ``pmap`` within another transformation."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import math
 import traceback
 from typing import Any
 
@@ -38,17 +37,6 @@ def pitfall(
     return Pitfall(kind, message, advice, line, source, f"{subject}|{source}")
 
 
-def type_of(value: Any) -> str:
-    """Returns ``"float32[8,4]"``."""
-    return type_label(getattr(value, "dtype", type(value).__name__), getattr(value, "shape", ()))
-
-
-def nbytes_of(value: Any) -> int:
-    """Returns the bytes of an array, or of what describes one; 0 where nobody knows them."""
-    itemsize = getattr(getattr(value, "dtype", None), "itemsize", 0)
-    return math.prod(getattr(value, "shape", ())) * int(itemsize)
-
-
 GATHERED_BYTES = 1 << 20
 """Less than this, of all that one line puts, is as quick as the message that it takes anyway: step
 counters, keys and learning rates are put like that, and rightly so."""
@@ -66,7 +54,8 @@ class Moves:
         """Takes a host array that ``device_put`` gathers from all processes."""
         array = value if hasattr(value, "nbytes") else np.asarray(value)
         count, nbytes, largest = self._gathered.get(line, (0, 0, ""))
-        largest = largest if largest and nbytes >= array.nbytes else type_of(array)
+        if not largest or array.nbytes > nbytes:
+            largest = type_label(array.dtype, array.shape)
         self._gathered[line] = (count + 1, nbytes + array.nbytes, largest)
 
     def pitfalls(self, code_name: str) -> list[Pitfall]:

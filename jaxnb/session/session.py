@@ -9,7 +9,7 @@ from typing import Self
 
 from jaxnb.assist.completion import Assist
 from jaxnb.cells.result import CellResult, calls_of
-from jaxnb.cells.sinks import OutputSink, ScriptNotices
+from jaxnb.cells.sinks import OutputSink, StderrNotices
 from jaxnb.compiled import comparing
 from jaxnb.compiled.comparison import Comparison
 from jaxnb.labels import Outputs
@@ -20,7 +20,7 @@ from jaxnb.model.dispatches import CheckMode, Recording
 from jaxnb.model.group import SessionState, Whereabouts
 from jaxnb.model.insight import CheckNans
 from jaxnb.model.scripts import Script
-from jaxnb.options import StartOptions, one_of_checks, one_of_nans, process_indices
+from jaxnb.options import CHECKS, StartOptions, one_of, one_of_nans, process_indices
 from jaxnb.profile.timelines import CellTimeline
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session.group import Life, other_size
@@ -260,7 +260,7 @@ class Session(Transfers):
             cell=0,  # it gets its number when its turn has come
             code=code,
             first_line=first_line,
-            check=one_of_checks(check or self.options.check),
+            check=one_of("check", check or self.options.check, CHECKS, "Nothing was run."),
             ranks=tuple(process_indices(ranks, self.num_processes)),
             aside=aside,
             pitfalls=self.options.pitfalls,
@@ -269,7 +269,7 @@ class Session(Transfers):
             script=script,
         )
         return self._cells.run(
-            request, sink or ScriptNotices(), cell, outputs, timeout, interrupted, raise_on_error
+            request, sink or StderrNotices(), cell, outputs, timeout, interrupted, raise_on_error
         )
 
     def compare(

@@ -362,8 +362,7 @@ class Hooks:
     def lowered(self, read):
         found = read()
         if found.name == "step":
-            print(found.name, found.source.split()[0], found.file,
-                  [c.nbytes for c in pitfalls.constants(found.jaxpr)])
+            print(found.name, found.source.split()[0], found.file)
 """
 
 LISTENED = (
@@ -710,7 +709,7 @@ True True False
 <string>:11"""),
     "what is lowered, traced and moved is reported": (LISTENED, """\
 {}
-step step <string> [48]
+step step <string>
 traced_pmap…"""),
     "going through an array not all here is no other assertion": (ITERATED, """\
 True False"""),
@@ -757,4 +756,4 @@ def test_a_jax_that_tells_of_no_dispatches_is_told(python: Python) -> None:
 def test_a_jax_that_does_not_tell_of_a_pitfall_tells_of_the_others(python: Python) -> None:
     state = "from jax._src.interpreters import pxla; del pxla.lower_sharding_computation"
     code = f"{PITFALLS}\n{state}\nprint(*pitfalls.hook_pitfalls(Hooks()))"
-    assert python(code) == "constant"
+    assert python(code) == "recompiled"

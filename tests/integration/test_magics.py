@@ -437,11 +437,11 @@ def test_more_lines_than_one_can_read(nb: Notebook) -> None:
 
 
 def test_a_page_is_shown_without_a_network(nb: Notebook) -> None:
-    shown = nb.good("%spmd_help constant").node.outputs[0].data
-    assert "**Why.** Tracing treats only arguments" in shown["text/markdown"]
+    shown = nb.good("%spmd_help recompiled").node.outputs[0].data
+    assert "**Why.** XLA compiles programs for fixed shapes" in shown["text/markdown"]
     listed = nb.good("%spmd_help").node.outputs[0].data
-    assert "`%spmd_help constant`" in listed["text/markdown"]
-    assert "Did you mean 'constant'?" in nb.bad("%spmd_help constants")
+    assert "`%spmd_help recompiled`" in listed["text/markdown"]
+    assert "Did you mean 'settings'?" in nb.bad("%spmd_help setings")
 
 
 def test_that_the_notebook_reloads_modules_is_told_once(nb: Notebook) -> None:

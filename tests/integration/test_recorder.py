@@ -341,7 +341,5 @@ def test_the_mode_of_a_session(group: Session) -> None:
         group.run("x * process_index;")
     with pytest.raises(UsageError, match=r"Unknown check 'strickt'.*'strict'.*Nothing was run"):
         group.run("1", check="strickt")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="'record' is gone: 'strict', the default"):
-        group.run("1", check="record")  # type: ignore[arg-type]
     with no_alarm():
         group.run("x * process_index;", check="off")

@@ -81,6 +81,7 @@ def shift_tab(nb: Notebook, marked: str, detail: int = 0) -> str:
         ("%%spmd\nwhole = x\n\nwhol|", ["whole"]),
         ("%%spmd\ntrain_step(x, learn|", ["train_step(x, learning_rate="]),
         ("%%spmd\nx.shar|\nx", ["x.sharding"]),
+        ("%%spmd\nimport colorsy|", ["import colorsys"]),  # by IPython in the notebook
         ("%%spmd\n%spmd|", []),
         ("%%spmd --chec|", ["%%spmd --check"]),
         ("%%spmd --ranks |", ["%%spmd --ranks 0", "%%spmd --ranks 1"]),
