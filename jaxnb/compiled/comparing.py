@@ -10,7 +10,7 @@ from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import OutputSink
 from jaxnb.compiled.comparison import Comparison
 from jaxnb.compiled.compiling import parse_call, taken_apart
-from jaxnb.compiled.planning import NO_CELLS, EarlierCells
+from jaxnb.compiled.planning import Definitions, no_definitions
 from jaxnb.errors import CellError, JaxnbError, UsageError
 from jaxnb.model.compiled import ComparisonReport
 
@@ -158,7 +158,12 @@ def compare_on(
 
 
 def compare_planned(
-    code: str, *, devices: int, setup: str = "", cells: EarlierCells = NO_CELLS, label: str
+    code: str,
+    *,
+    devices: int,
+    setup: str = "",
+    definitions: Definitions = no_definitions,
+    label: str,
 ) -> Comparison:
     """Compares what a call compiles to for devices that there need not be; nothing is run.
 
@@ -166,7 +171,7 @@ def compare_planned(
         code: What :func:`code_of` returns.
         devices: How many.
         setup: Code to run first.
-        cells: Cells whose definitions may be taken along.
+        definitions: What the code may use of a group.
         label: What to call it in messages.
 
     Raises:
@@ -176,6 +181,6 @@ def compare_planned(
     from jaxnb.compiled import planning
 
     whole = f"{setup}\n{code}" if setup else code
-    answer = planning.answer(whole, devices=devices, cells=cells, label=label)
+    answer = planning.answer(whole, devices=devices, definitions=definitions, label=label)
     assert isinstance(answer, ComparisonReport)
     return Comparison(answer)

@@ -8,9 +8,11 @@ import io
 import os
 import pickle
 import sys
+import tempfile
+import threading
 import traceback
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -18,19 +20,28 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from traitlets.config import SingletonConfigurable
 
+from jaxnb.arrays.lost import LostArray, LostValue
 from jaxnb.arrays.process_describe import mesh_and_spec, require_tree
 from jaxnb.cells.process_repeating import keep_lines
 from jaxnb.compat import jax_programs
 from jaxnb.compat.xla import Program
 from jaxnb.compiled import collectives as tables
-from jaxnb.compiled.compiling import parse_call, plain_text, require_call, taken_apart
+from jaxnb.compiled.compiling import parse_call, require_call, taken_apart
 from jaxnb.launch import process_join
 from jaxnb.launch.lifeline import end_with_parent
 from jaxnb.model import compiled as model
 from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.cells import ProcessError
+from jaxnb.recovery import files, process_variables
+from jaxnb.recovery.files import Contents
+from jaxnb.recovery.messages import Source
+from jaxnb.recovery.process_arrays import Check, Listing, Place, is_array
+from jaxnb.recovery.process_pickling import pack
+from jaxnb.recovery.process_reading import Reading
 
 if TYPE_CHECKING:
     from jaxnb.wire.process_sentinel import ThisProcess
@@ -51,22 +62,23 @@ def answer(request: model.PlanRequest) -> model.PlanReply:
     # served by this process, so there is no other use for them.
     os.environ["NPROC"] = str(max(4, min(2 * request.num_devices, MAX_THREADS)))
     _use_cpus(request.num_devices)
-    printed = io.StringIO()
-    # A module of its own as __main__: dataclasses and pickle look a class's module up.
-    module = types.ModuleType("__main__")
-    sys.modules["__main__"] = module
-    vars(module).update(process_join.namespace())
-    definitions = _Definitions(vars(module))
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        for piece in request.definitions:  # what they print was seen in their cells
-            definitions.run(piece)
-    definitions.compare(request.values.texts)
-    _use_cpus(request.num_devices)  # a cell may have asked for others
-    if request.values.x64 is not None:
-        jax.config.update("jax_enable_x64", request.values.x64)
+    namespace = _namespace(request.definitions, {})
+    before, printed = dict(namespace), io.StringIO()
     with redirect_stdout(printed), redirect_stderr(printed):
-        found = _answer(request, definitions)
-    return model.PlanReply(found, _end_of(printed.getvalue()), definitions.missing)
+        found = _prepared(request, namespace)
+    made = {k: v for k, v in namespace.items() if type(v) is Mesh and before.get(k) is not v}
+    if request.definitions is not None and made:
+        # Again, with what cells made for a mesh of the group made for the plan's mesh.
+        namespace, printed = _namespace(request.definitions, made), io.StringIO()
+        with redirect_stdout(printed), redirect_stderr(printed):
+            found = _prepared(request, namespace)
+    with redirect_stdout(printed), redirect_stderr(printed):
+        reply: model.CompiledReport | model.NotCompiled | model.ComparisonReport
+        if isinstance(found, ast.Call):
+            reply = compile_call(found, namespace, request.name)
+        else:
+            reply = found
+    return model.PlanReply(reply, _end_of(printed.getvalue()))
 
 
 def _use_cpus(count: int) -> None:
@@ -74,108 +86,70 @@ def _use_cpus(count: int) -> None:
     jax.config.update("jax_num_cpu_devices", count)
 
 
-class _Definitions:
-    """Runs the definitions of cells.
-
-    One that lacks a name is tried again after each statement of the plan, which may make it; it
-    then meets all else as it was before, and what the plan itself has bound.
+class _Definitions(Reading):
+    """A group's variables in a plan: their meshes have the plan's devices.
 
     Args:
-        namespace: Where they are run.
-
-    Attributes:
-        namespace: The same.
-        missing: By name what cells have made that is not there.
+        source: What is read.
+        meshes: The plan's, of all devices or of some.
     """
 
-    def __init__(self, namespace: dict[str, Any]) -> None:
-        self.namespace = namespace
-        self.missing: dict[str, model.Missing] = {}
-        self._of_plan: set[str] = set()
-        self._met: dict[model.PlanPiece, dict[str, Any]] = {}
-        self._makers: dict[str, model.PlanPiece] = {}
+    def __init__(self, source: Source, meshes: Mapping[str, Mesh]) -> None:
+        super().__init__(source, {})
+        self._meshes = [*dict.fromkeys(meshes.values())]
 
-    def run(self, piece: model.PlanPiece) -> None:
-        """Runs a statement of a cell, or takes away what it has made, if that is no definition."""
-        if piece.changed and not self._is_changed_here(piece.changed):
-            return
-        if not piece.is_definition:
-            self._lack(model.Missing(piece))
-            return
-        met = dict(self.namespace)
-        try:
-            _run(piece, self.namespace)
-        except (Exception, SystemExit) as error:
-            needs = error.name if isinstance(error, NameError) else ""
-            text = "" if needs else f"{type(error).__name__}: {error}"
-            self._lack(model.Missing(piece, needs or "", text))
-            self._met.setdefault(piece, met)
-        else:
-            self._have(piece)
+    def device(self, place: Place) -> jax.Device:
+        """Raises LookupError: no device stands for one of the group."""
+        raise LookupError(f"it needs a {place[0]} device of the group")
 
-    def _is_changed_here(self, name: str) -> bool:
-        """Whether a method is one of a container, and changes that alone."""
-        value = self.namespace.get(name)
-        return name in self.missing or isinstance(value, dict | list | set) or value is jax.config
-
-    def compare(self, theirs: Mapping[str, str | None]) -> None:
-        """Takes away names whose plain values are others than the group's."""
-        for name, text in theirs.items():
-            if name in self._makers and name in self.namespace:
-                mine = plain_text(self.namespace[name])
-                if mine != text:
-                    piece = replace(self._makers[name], bound=(name,))
-                    self._lack(model.Missing(piece, theirs=text or "something else"))
-
-    def run_of_plan(self, piece: model.PlanPiece) -> None:
-        """Runs a statement of the plan, then the definitions that waited for what it has made."""
-        _run(piece, self.namespace)
-        self._have(piece)
-        self._of_plan.update(piece.bound)
-        for each in dict.fromkeys(m.piece for m in self.missing.values() if m.needs):
-            now = dict(self.namespace)
-            self.namespace |= {k: v for k, v in self._met[each].items() if k not in self._of_plan}
-            self.run(each)
-            made = {name: self.namespace[name] for name in each.bound if name in self.namespace}
-            self.namespace.clear()
-            self.namespace.update(now, **made)
-
-    def _have(self, piece: model.PlanPiece) -> None:
-        for name in piece.bound:
-            self.missing.pop(name, None)
-            self._makers[name] = piece
-
-    def _lack(self, missing: model.Missing) -> None:
-        for name in missing.piece.bound:
-            if isinstance(self.namespace.get(name), types.ModuleType):
-                continue  # an attribute of it was set
-            self.namespace.pop(name, None)
-            self.missing[name] = missing
+    def mesh(self, places: Sequence[Place], mesh: Mapping[str, int], types: Any) -> Mesh:
+        """Returns the plan's mesh of the same axis names, or one of all devices."""
+        return self.mesh_of_all(jax.devices(), mesh, types)
 
 
-def _run(piece: model.PlanPiece, namespace: dict[str, Any]) -> None:
-    keep_lines(piece.name, piece.whole)
-    exec(compile(piece.code, piece.name, "exec", dont_inherit=True), namespace)
+def _namespace(packed: Contents | None, meshes: Mapping[str, Mesh]) -> dict[str, Any]:
+    """Returns what a plan begins with.
+
+    Args:
+        packed: The variables of a group, as :func:`definitions` returned them.
+        meshes: The plan's meshes.
+    """
+    # A module of its own as __main__: dataclasses and pickle look a class's module up.
+    sys.modules["__main__"] = module = types.ModuleType("__main__")
+    namespace = vars(module)
+    namespace.update(process_join.namespace())
+    if packed is None:
+        return namespace
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        redirect_stdout(io.StringIO()),
+        redirect_stderr(io.StringIO()),
+    ):
+        path = Path(folder) / "definitions"
+        files.write(path, packed)
+        reading = _Definitions(Source(0, {0: str(path)}), meshes)
+        shell = types.SimpleNamespace(user_ns=namespace)
+        process_variables.bind_in_modules(reading.unpacked(process_variables.binder(shell)))
+    return namespace
 
 
-def _answer(
-    request: model.PlanRequest, definitions: _Definitions
-) -> model.CompiledReport | model.NotCompiled | model.ComparisonReport:
+def _prepared(
+    request: model.PlanRequest, namespace: dict[str, Any]
+) -> ast.Call | model.NotCompiled | model.ComparisonReport:
+    """Runs a plan up to its call, and returns that; a comparison is run too."""
+    keep_lines(request.name, request.code)
+    *statements, last = ast.parse(request.code).body
+    assert isinstance(last, ast.Expr)
     try:
-        for piece in request.pieces:
-            definitions.run_of_plan(piece)
-        keep_lines(request.call.name, request.call.whole)
+        code = compile(ast.Module(statements, []), request.name, "exec", dont_inherit=True)
+        exec(code, namespace)
         if request.compares:
-            code = compile(request.call.code.strip(), request.call.name, "eval")
-            report: model.ComparisonReport = eval(code, definitions.namespace).report
+            compared = compile(ast.Expression(last.value), request.name, "eval")
+            report: model.ComparisonReport = eval(compared, namespace).report
             return replace(report, planned=True)
-        # Parsed as a statement: its lines count as the notebook's do.
-        expression = ast.parse(request.call.code).body[0]
-        assert isinstance(expression, ast.Expr)
-        call = require_call(expression.value, request.call.code)
+        return require_call(last.value, ast.unparse(last))
     except (Exception, SystemExit) as error:
         return model.NotCompiled("prepared", described(error))
-    return compile_call(call, definitions.namespace, request.call.name)
 
 
 def _end_of(text: str) -> str:
@@ -209,12 +183,51 @@ _OWN = tuple(
 _CODE = "<call>"
 
 
-def group_values(process: ThisProcess, names: list[str]) -> model.GroupValues:
-    """Returns what this process has of some names, for a plan's definitions to be compared with."""
-    namespace = process.shell.user_ns
-    texts = {name: plain_text(namespace[name]) for name in names if name in namespace}
-    x64: Any = jax.config  # its settings are made when JAX is imported
-    return model.GroupValues(texts, bool(x64.jax_enable_x64))
+MAX_NUMPY_BYTES = 2**24
+"""A larger array of NumPy stays with the group."""
+
+
+class _WithoutArrays(Listing):
+    """Puts into the place of each array what says at each use that a plan does not have it."""
+
+    def reduced(self, value: Any, check: Check, name: str) -> Any:
+        """See :meth:`Listing.reduced`."""
+        kind = type(value)
+        if issubclass(kind, SingletonConfigurable):  # to make it would replace `__main__`
+            raise pickle.PicklingError("a plan has no shell of IPython")
+        is_large = issubclass(kind, np.ndarray) and value.nbytes > MAX_NUMPY_BYTES
+        if not is_array(value) and not is_large:
+            return super().reduced(value, check, name)
+        text = f"{value.dtype}[{', '.join(map(str, value.shape))}]"
+        why = "is too large for a plan" if is_large else "was made for the devices of the group"
+        what = f"The plan needs `{name}`, which {why} ({text}). Nothing was compiled"
+        return LostArray, (what, (), MAKE_IN_PLAN, text, why)
+
+
+MAKE_IN_PLAN = (
+    "Make it in the plan, before the call; a `jax.ShapeDtypeStruct` can stand for a large array."
+)
+
+
+PACK_SECONDS = 8.0
+
+
+def definitions(process: ThisProcess) -> Contents | None:
+    """Packs this process's variables for a plan, without arrays.
+
+    Returns:
+        They; None if to pack them takes too long: code of the user's may run for that, and wait.
+    """
+    packed: list[Contents] = []
+
+    def run() -> None:
+        values = process_variables.to_plan(process.shell)
+        packed.append(pack(values, listing=_WithoutArrays()).contents)
+
+    thread = threading.Thread(target=run, name="jaxnb-packer", daemon=True)
+    thread.start()
+    thread.join(PACK_SECONDS)
+    return packed[0] if packed else None
 
 
 def collectives(process: ThisProcess, code: str) -> model.CompiledReport | model.NotCompiled:
@@ -238,6 +251,7 @@ def compile_call(
     try:
         expression = compile(taken_apart(call), file, "eval")
         function, arguments, keywords = eval(expression, namespace)
+        _require_no_lost([*arguments, *keywords.values()])
         stage = "traced"
         if isinstance(function, jax.stages.Compiled):
             compiled, traced = function, None
@@ -251,6 +265,13 @@ def compile_call(
         return report_of((arguments, keywords), traced, compiled)
     except (Exception, SystemExit) as error:
         return model.NotCompiled(stage, described(error))
+
+
+def _require_no_lost(values: Iterable[Any]) -> None:
+    """Raises what each use of a lost value raises; JAX would say that it is not an array."""
+    for value in values:
+        if issubclass(type(value), LostValue):
+            bool(value)
 
 
 def report_of(given: Any, traced: Any, compiled: Any) -> model.CompiledReport:

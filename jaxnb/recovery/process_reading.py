@@ -111,15 +111,24 @@ class Reading:
             MisfitError, LookupError: There is none.
         """
         if len(places) == self.source.other_size:
-            found = self._of_user(mesh)
-            if found is not None:
-                return found
-            devices = jax.devices(places[0][0])
-            sizes = fit_to_size.resized(mesh, len(devices))
-            return jax.make_mesh(
-                (*sizes.values(),), (*sizes,), axis_types=tuple(types), devices=devices
-            )
+            return self.mesh_of_all(jax.devices(places[0][0]), mesh, types)
         return process_arrays.mesh_of(map(device_at, places), mesh, types)
+
+    def mesh_of_all(
+        self, devices: Sequence[jax.Device], mesh: Mapping[str, int], types: Any
+    ) -> Mesh:
+        """Returns the user's mesh of the same axis names, or else one of all devices.
+
+        Raises:
+            MisfitError: There is none.
+        """
+        found = self._of_user(mesh)
+        if found is not None:
+            return found
+        sizes = fit_to_size.resized(mesh, len(devices))
+        return jax.make_mesh(
+            (*sizes.values(),), (*sizes,), axis_types=tuple(types), devices=devices
+        )
 
     def _sizes(self, mesh: Mapping[str, int]) -> Mapping[str, int]:
         found = self._of_user(mesh)

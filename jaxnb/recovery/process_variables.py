@@ -297,6 +297,12 @@ def to_carry(shell: Any) -> Values:
     return Values(saved.values | _read(shell, LAST_PARTS), saved.texts)
 
 
+def to_plan(shell: Any) -> dict[str, Any]:
+    """Returns what a plan gets: the variables, and the settings that programs depend on."""
+    parts = {name: PARTS[name] for name in ("sys.path", _TEXTS, "jax.config")}
+    return _read(shell, parts) | _modules_first(variables_of(shell)) | values_of_modules()
+
+
 def to_give(shell: Any) -> dict[str, Any]:
     """Returns what a process that is new gets of this one, if others have the same."""
     hooks = {name: LAST_PARTS[name] for name in ("jaxnb.on_recover(…)",)}

@@ -14,18 +14,20 @@ from jaxnb.launch.deaths import Death
 from jaxnb.lockstep.messages import Apart, apart, conductor_beside
 from jaxnb.lockstep.notebook_side import Looker, interrupt
 from jaxnb.model.cells import CellRequest
-from jaxnb.model.compiled import GroupValues
 from jaxnb.model.group import Whereabouts
 from jaxnb.options import process_indices
+from jaxnb.recovery.files import Contents
 from jaxnb.session.group import Life
 from jaxnb.session.work import Work
 from jaxnb.wire.asking import Channel
 from jaxnb.wire.sentinels import TOLD
 
 TOLD_SECONDS = 5.0
-
-VALUES = "jaxnb.compiled.process_compiled.group_values"
 """To look through compiled programs for collectives takes a while."""
+
+DEFINITIONS = "jaxnb.compiled.process_compiled.definitions"
+DEFINITIONS_SECONDS = 10.0
+"""A process gives up packing its variables sooner."""
 
 COMPUTED_SECONDS = 1.0
 """Who does not answer by then is not known to compute anything."""
@@ -182,9 +184,10 @@ class Reach:
         found = self._life.sentinels.ask(self._living()[:1], function, seconds=seconds, **data)
         return next(iter(found.values()), None)
 
-    def group_values(self, names: Sequence[str]) -> GroupValues:
-        """Returns what the first living process has of some names; nothing if it does not say."""
-        return self.first_told(VALUES, TOLD_SECONDS, names=list(names)) or GroupValues()
+    def definitions(self) -> Contents | None:
+        """Returns what a plan may use of the first living process; None if it is silent."""
+        found: Contents | None = self.first_told(DEFINITIONS, DEFINITIONS_SECONDS)
+        return found
 
     def _living(self) -> list[int]:
         return sorted(set(range(self.num_processes)) - self._life.lifecycle.dead)

@@ -44,7 +44,7 @@ class Session(Transfers):
         work = self._work = Work()
         life = Life(options, work, settings.joined, progress or untold)
         reach = Reach(life, work)
-        super().__init__(life, reach, lambda: self.cells_run)
+        super().__init__(life, reach)
         self._recoveries = Recoveries(life, work, reach)
         self._cells = Cells(life, work, reach, self._recoveries, settings, self._puller)
         self._records = self._cells.records
@@ -316,7 +316,7 @@ class Session(Transfers):
             comparing.require_no_setup(setup)
             return comparing.compare_on(partial(self.run, cell=cell), code, call, sink)
         return comparing.compare_planned(
-            code, devices=devices, setup=setup, cells=self.earlier_cells, label=call
+            code, devices=devices, setup=setup, definitions=self._reach.definitions, label=call
         )
 
     def timeline(self, cell: int | None = None) -> CellTimeline:

@@ -17,11 +17,10 @@ from jaxnb.arrays.refusals import missing_error
 from jaxnb.arrays.regions import parse_path
 from jaxnb.assist.completion import Assist
 from jaxnb.compiled.compiling import Collectives, compile_on
-from jaxnb.compiled.planning import EarlierCells, plan
+from jaxnb.compiled.planning import plan
 from jaxnb.errors import UsageError
 from jaxnb.lockstep.provenance import apart_text
 from jaxnb.model.arrays import ArrayInfo, LayoutReply
-from jaxnb.model.cells import CellRequest
 from jaxnb.model.group import GroupInfo, ProcessInfo
 from jaxnb.options import process_indices
 from jaxnb.profile.statistics import DeviceStats, device_rows
@@ -125,7 +124,6 @@ class Transfers:
     Args:
         life: The group.
         reach: Reaches its processes.
-        cells_run: Returns the cells that have run without an error, in order.
 
     Attributes:
         assist: Help while typing code for these processes.
@@ -136,11 +134,9 @@ class Transfers:
     meter: Meter
     _work: Work
 
-    def __init__(
-        self, life: Life, reach: Reach, cells_run: Callable[[], Sequence[CellRequest]]
-    ) -> None:
+    def __init__(self, life: Life, reach: Reach) -> None:
         self.meter = no_meter
-        self._life, self._reach, self._cells_run = life, reach, cells_run
+        self._life, self._reach = life, reach
         mover = Mover(lambda: self.meter)
         self._puller = Puller(reach, mover)
         self._pusher = Pusher(reach, mover)
@@ -312,9 +308,9 @@ class Transfers:
         ``jax.ShapeDtypeStruct``, which have no data.
 
         With ``devices`` it is compiled for that many CPU devices, in a scratch process that
-        ends with the call; the group is not asked. Then ``code`` may have several lines, of
-        which the last is the call: it makes the mesh and the arguments. Functions, classes and
-        imports of cells that have run are taken along.
+        ends with the call. Then ``code`` may have several lines, of which the last is the call:
+        it makes the mesh and the arguments. The variables of the first process are taken along,
+        except arrays.
 
         Args:
             code: The call, as an expression: ``"step(state, batch)"``.
@@ -323,22 +319,22 @@ class Transfers:
             first_line: The notebook's number of the first line of the code, likewise.
 
         Raises:
-            UsageError: It is not a call, or the plan needs a value that a cell has made.
+            UsageError: It is not a call, or the plan needs an array of the group.
             NotCompiledError: It cannot be evaluated, traced, lowered or compiled.
             ProcessDiedError: A process died meanwhile.
             JaxnbError: The processes compiled different programs.
         """
         if devices is not None:
             name = "<plan>" if cell is None else f"<cell {cell}>"
-            cells = self.earlier_cells
-            return plan(code, devices=devices, cells=cells, name=name, first_line=first_line)
+            return plan(
+                code,
+                devices=devices,
+                definitions=self._reach.definitions,
+                name=name,
+                first_line=first_line,
+            )
         with self._reach.channel() as channel:
             return compile_on(channel, code)
-
-    @property
-    def earlier_cells(self) -> EarlierCells:
-        """The cells that a plan takes definitions of, and what the group has of their names."""
-        return EarlierCells(self._cells_run(), self._reach.group_values)
 
     def save(
         self, folder: str | os.PathLike[str], names: Iterable[str] = (), *, overwrite: bool = False

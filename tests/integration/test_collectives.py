@@ -291,18 +291,19 @@ def test_a_plan_for_256_devices_takes_definitions_of_cells_along(
     require_readable(found)
 
 
-def test_a_plan_does_not_take_values_of_the_group(programs: Session) -> None:
+def test_a_plan_has_meshes_of_its_own_in_place_of_the_groups(programs: Session) -> None:
     code = """mesh = jax.make_mesh((8,), ("x",))
 @partial(jax.shard_map, mesh=mesh, in_specs=P("x"), out_specs=P())
 def f(x): return jax.lax.psum(x, "x")
 """
     programs.run(code, cell=53)
-    with pytest.raises(UsageError, match=r"`f` needs `mesh`, which cell \[53\] has made at line 1"):
-        programs.collectives("f(jax.ShapeDtypeStruct((32,), np.float32))", devices=32)
+    rows = [Row("all-reduce", ("x",), 32, "float32[1]", 8)]  # 2 × 31/32 × 4
+    found = programs.collectives("f(abstract(mesh, (32,), 'x'))", devices=32)
+    assert as_rows(found) == rows
     # A mesh as jax.make_mesh makes it by default: with explicit axes.
     code = "mesh = jax.make_mesh((32,), ('x',))\nf(abstract(mesh, (32,), 'x'))"
     found = programs.collectives(code, devices=32)
-    assert as_rows(found) == [Row("all-reduce", ("x",), 32, "float32[1]", 8)]  # 2 × 31/32 × 4
+    assert as_rows(found) == rows
 
 
 @pytest.mark.parametrize(

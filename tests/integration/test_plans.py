@@ -1,73 +1,86 @@
-"""What a plan has of the cells that have run, in a real scratch process."""
+"""What a plan has of the variables of a group, in a real scratch process."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from jaxnb.compiled.planning import EarlierCells, plan
 from jaxnb.errors import UsageError
-from jaxnb.model.cells import CellRequest
-from jaxnb.model.compiled import GroupValues
+from jaxnb.session import Session
 
-CELLS = [
-    "import math\nimport not_there\nD, F = 768, 3072\nmesh = jax.make_mesh((1,), ('x',))",
-    "sizes = [8]\nsizes.append(16)\nrows = NamedSharding(mesh, P('x'))\ndef f(x): return x + 1",
-    "step = jax.jit(f, in_shardings=rows)\ndef late(x): return x + offset\ndef f(x): return x * D",
-    "def gone(x): return x\ngone = jax.jit(gone)(3)\ndef uses(x): return not_there.call(x)",
-]
-CALL = "jax.ShapeDtypeStruct((math.prod(sizes), F), np.float32)"
+CELLS = """
+import functools, math
+shell = get_ipython()
+D, F = 768, 3072
+mesh = jax.make_mesh((jax.device_count(),), ('x',))
+rows = NamedSharding(mesh, P('x'))
+def f(x): return x + 1
+step = jax.jit(f, in_shardings=rows)
+def late(x): return x + offset
+def f(x): return x * D
+def power(n):
+    def of(x): return x ** n
+    return of
+cube = power(3)
+sizes = [8]
+for _ in range(3):
+    sizes.append(2 * sizes[-1])
+class Model:
+    def __init__(self, width): self.width = width
+    def __call__(self, x): return x @ np.ones((x.shape[1], self.width), x.dtype)
+model = Model(sizes[-1])
+weights = jnp.ones(3)
+large = np.ones(2**22)
+def uses(x): return x + weights
+waits = (each for each in range(3))
+"""
+CALL = "jax.ShapeDtypeStruct((4, F), np.float32)"
 MESH = "mesh = jax.make_mesh((4,), ('x',), axis_types=(jax.sharding.AxisType.Auto,))\n"
 
 
-def requests(**theirs: str | None) -> EarlierCells:
-    cells = [CellRequest(cell=i, code=code) for i, code in enumerate(CELLS, 1)]
-    return EarlierCells(cells, lambda names: GroupValues(theirs))
+@pytest.fixture
+def group(session: Session) -> Session:
+    session.run(CELLS)
+    return session
 
 
-def test_plain_values_come_along_and_what_lacks_the_mesh_waits_for_the_plans(
-    capsys: pytest.CaptureFixture[str],
+def test_values_come_along_and_meshes_are_the_plans(
+    group: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It meets what was there when the cell ran: its step is of the first `f`."""
-    code = f"{MESH}print(step(np.float32([1, 2, 3, 4])))\noffset = 3\nlate({CALL})"
-    found = plan(code, devices=4, cells=requests())
+    """A step is of the first `f`, as on the processes; its mesh has the axes of the plan's."""
+    code = f"{MESH}print(step(np.float32([1, 2, 3, 4])), cube(2), sizes)\noffset = 3\nlate({CALL})"
+    found = group.collectives(code, devices=4)
     assert found.num_devices == 1
-    assert capsys.readouterr().out == "[2. 3. 4. 5.]\n"
-    found = plan(f"{MESH}step({CALL})", devices=4, cells=requests())
+    assert capsys.readouterr().out == "[2. 3. 4. 5.] 8 [8, 16, 32, 64]\n"
+    found = group.collectives(f"{MESH}step({CALL})", devices=4)
     assert (found.num_devices, found.meshes[0].shape) == (4, (4,))
+    two = "mesh = jax.make_mesh((2,), ('x',), devices=jax.devices()[:2])\n"
+    assert group.collectives(f"{two}step({CALL})", devices=4).meshes[0].shape == (2,)
+    found = group.collectives(f"step({CALL})", devices=4)  # without one: of all devices
+    assert found.meshes[0].shape == (4,)
+    assert group.collectives(f"model({CALL})", devices=2).num_devices == 1
 
 
-def test_the_plan_has_the_last_word() -> None:
-    found = plan(
-        f"{MESH}def step(x): return x.sum()\nstep(np.ones(D))", devices=4, cells=requests()
-    )
-    assert found.num_devices == 1
+def test_the_plan_has_the_last_word(group: Session) -> None:
+    """What it binds or changes stays so, whatever is made again for its mesh."""
+    code = f"sizes.append(3)\n{MESH}def step(x): return x.sum()\nD = 3\n"
+    found = group.collectives(f"{code}step(np.ones((sizes[4], D), np.float32))", devices=4)
+    assert found.memory is not None
+    assert found.memory.argument_bytes == 36
 
 
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        ("gone(3)", "The plan needs `gone`, which cell [4] has made at line 2: `gone = jax.jit("),
-        ("uses(3)", "of cell [1], line 2: `import not_there`. In the plan's process that cannot"),
+        ("uses(np.ones(3))", r"`weights`, which was made for the devices of the group \(float32"),
+        ("jnp.sum(weights)", r"`weights`, which was made for the devices of the group \(float32"),
+        ("jnp.sum(large)", r"`large`, which is too large for a plan \(float64\[4194304\]\)"),
     ],
 )
-def test_what_a_plan_lacks_is_named_with_its_line(call: str, said: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        plan(call, devices=2, cells=requests())
-    assert said in str(caught.value)
+def test_an_array_of_the_group_is_named(group: Session, call: str, said: str) -> None:
+    with pytest.raises(UsageError, match=f"The plan needs {said}.*Make it in the plan"):
+        group.collectives(call, devices=2)
 
 
-def test_a_value_that_other_code_has_changed_is_not_used(tmp_path: Path) -> None:
-    """Nor is a file removed again, or code that ends the process taken for the plan's."""
-    kept = tmp_path / "kept"
-    kept.touch()
-    cells = [*CELLS, f"import os\nos.remove({str(kept)!r})\nclass A:\n    raise SystemExit('no')"]
-    earlier = EarlierCells(
-        [CellRequest(cell=i, code=code) for i, code in enumerate(cells, 1)],
-        lambda names: GroupValues({"D": "512", "F": "3072", "sizes": None, "f": None}),
-    )
-    said = r"`D`, which cell \[1\] makes at line 3 .* and which is 512 on the group"
-    with pytest.raises(UsageError, match=said):
-        plan("f(np.ones(F))", devices=2, cells=earlier)
-    assert kept.exists()
+def test_the_plan_changes_nothing_on_the_processes(group: Session) -> None:
+    group.collectives("sizes.append(3)\nmodel.width = 2\nmodel(np.ones((2, 2)))", devices=2)
+    assert group.run("len(sizes), model.width, next(waits)").value == (4, 64, 0)
