@@ -104,14 +104,6 @@ def test_sigint_ends_the_cell_on_every_process(session: Session, body: str) -> N
     assert_usable(session)
 
 
-@pytest.mark.thorough
-def test_what_a_command_has_put_into_the_background_ends_with_it(session: Session) -> None:
-    """The shell ends by SIGINT, and what it has started ignores that."""
-    result = interrupted(session, "!sleep 1000 & echo $!; wait", 1, ranks=[1])
-    pid = int(result.per_process[1].stdout)
-    assert not still_running(each for each in psutil.process_iter() if each.pid == pid)
-
-
 @pytest.mark.parametrize(
     "code",
     [
@@ -262,13 +254,6 @@ def test_an_interrupt_in_jaxs_own_callback_strikes_at_once(
     assert_usable(session)
 
 
-@pytest.mark.thorough
-def test_what_else_python_ignores_is_printed(session: Session) -> None:
-    result = session.run("class Thing:\n    def __del__(self): raise KeyboardInterrupt\nThing();")
-    for each in result.per_process.values():
-        assert each.stderr.startswith("Exception ignored in: <function Thing.__del__")
-
-
 @pytest.mark.parametrize("gap_seconds", [0.0, pytest.param(0.1, marks=pytest.mark.timing)])
 def test_interrupt_pressed_twice_is_one_interrupt(
     session: Session, tmp_path: Path, gap_seconds: float
@@ -343,62 +328,6 @@ SPIN = """
 def spin():
     while True: pass
 """
-
-
-KEEPS_OTHER_STEPS = """
-c = jax.make_array_from_callback((8,), NamedSharding(mesh, P()), lambda index: np.zeros(8))
-count = 0
-while True:
-    try:
-        new = jnp.sin(c)
-        count += 1
-        if count == 1 or process_index != 2:
-            latest = new
-        if count == 9: print("in")
-    except KeyboardInterrupt: pass
-"""
-
-
-@pytest.mark.thorough
-def test_who_was_read_while_it_went_on_is_told_to_hold_another_step(
-    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(interrupts_and_timeouts, "CAUGHT_SECONDS", 0.5)
-    session = make_session(4)
-    session.run("mesh = jax.make_mesh((4,), ('d',), axis_types=(jax.sharding.AxisType.Auto,))")
-    sink = PressWhenTold(press_interrupt)
-    with pytest.raises(CellError, match="did not end the cell") as raised:
-        session.run(KEEPS_OTHER_STEPS, sink=sink)
-    assert "latest" in {each.place for each in raised.value.result.unequal_names}
-    assert "`latest`" in sink.notices[-1]
-    assert_usable(session)
-
-
-AWAITS = """
-import asyncio
-while True:
-    try:
-        print("in")
-        await asyncio.sleep(1000)
-    except asyncio.CancelledError:
-        if process_index != 2: raise
-"""
-
-
-@pytest.mark.timing
-def test_a_loop_that_swallows_the_interrupt_of_what_it_awaits_is_told_of(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is awaited may clean up: that looks the same, so only the user can tell."""
-    monkeypatch.setattr(interrupts_and_timeouts, "INTERRUPT_GRACE_SECONDS", 3600.0)
-    pid = session.processes[2].pid
-    sink = PressWhenTold(press_interrupt)
-    with pytest.raises(CellError, match="process 2 did not end the cell"):
-        session.run(AWAITS, sink=sink)
-    place = "it is at line 6: `await asyncio.sleep(1000)`"
-    assert [place in text for text in sink.notices] == [True, False]
-    assert session.processes[2].pid != pid
-    assert_usable(session)
 
 
 SAVES = """

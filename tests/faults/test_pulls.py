@@ -23,7 +23,6 @@ from jaxnb.errors import (
     JaxnbError,
     NotEnoughMemoryError,
     ProcessDiedError,
-    SessionBrokenError,
 )
 from jaxnb.session import Session
 from jaxnb.wire import asking
@@ -217,18 +216,6 @@ def test_an_interrupt_halfway_ends_a_pull_and_frees_its_buffers(
     assert_usable(group)
 
 
-@pytest.mark.thorough
-def test_an_interrupt_on_the_last_byte_is_not_lost(group: Session) -> None:
-    group.meter = Meter(press_interrupt, NBYTES - 1)
-    meter = group.meter
-    meter._tick = lambda done, total: press_interrupt() if done == total else None  # type: ignore[attr-defined]
-    with pytest.raises(KeyboardInterrupt):
-        group.pull("x", lazy=False)
-    assert_nothing_open(group)
-    group.meter = Meter(lambda: None)
-    np.testing.assert_array_equal(group.pull("x", lazy=False), expected())
-
-
 SLOW = """
 class Slow:
     def __reduce__(self):
@@ -369,18 +356,6 @@ def test_a_pull_ends_with_its_group(
     assert_ends_with_its_group(group, path, "restart", lambda: pull_all(group), monkeypatch)
     with pytest.raises(ArrayGoneError):
         np.asarray(there)
-    restart(group)
-
-
-@pytest.mark.thorough
-def test_a_pull_after_an_interrupted_restart_says_so(group: Session) -> None:
-    def interrupt(stage: str, detail: str) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        group.restart(interrupt)
-    with pytest.raises(SessionBrokenError, match="a restart was interrupted"):
-        group.pull("x")
     restart(group)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import jaxnb
@@ -186,40 +185,6 @@ def test_an_interrupt_while_it_packs_changes_nothing(group: Session) -> None:
     assert_usable(group)
 
 
-@pytest.mark.thorough
-def test_what_an_interrupt_keeps_from_a_new_process_says_so(group: Session, tmp_path: Path) -> None:
-    there = tmp_path / "there"
-    group.run(
-        "class Slow:\n    def __setstate__(self, state):\n"
-        f"        if process_index == 1 and os.path.exists({str(tmp_path)!r}):\n"
-        "            type(after)  # says already that it is missing\n"
-        f"            open({str(there)!r}, 'w').close()\n"
-        "            signal.pause()\n"
-        "        self.__dict__.update(state)\n"
-        "import signal\nslow = Slow(); slow.number = 3; after = process_index"
-    )
-
-    with (
-        pressing_beside(once(there)),
-        pytest.raises(KeyboardInterrupt, match="is missing raises an error") as caught,
-    ):
-        group.recover()
-    folder = Path(str(caught.value).partition("%spmd_load ")[2].partition("`")[0])
-    advice = f"`after` is not on process 1.*%spmd_load {folder}"
-    with pytest.raises(CellError, match=advice):
-        group.run("after + 1")
-    there.unlink()
-    tmp_path.rmdir()
-    (who,) = (each.processes for each in group.recover().lost if each.path == "after")
-    assert 1 in who  # others may have been taking theirs, too
-    group.load(folder)
-    assert group.run("after").per_process[1].value == 1
-    assert group.run("slow.number").value == 3
-    for each in folder.iterdir():
-        each.unlink()
-    folder.rmdir()
-
-
 def test_what_ends_a_save_from_outside_leaves_the_directory_as_it_was(
     group: Session, tmp_path: Path
 ) -> None:
@@ -281,27 +246,6 @@ def test_where_new_processes_cannot_start_the_variables_are_in_files(
     folder.rmdir()
 
 
-@pytest.mark.thorough
-def test_an_array_of_its_own_that_a_process_replicates(
-    make_session: Callable[..., Session],
-) -> None:
-    """JAX gives it a part that is the whole array, where each process has one device."""
-    session = make_session(2)
-    session.run(
-        "repl = NamedSharding(jax.make_mesh((2,), ('d',)), P())\n"
-        "a, b = jax.device_put(jnp.zeros(32), repl), jax.device_put(jnp.ones((4, 4)), repl)\n"
-        "weak = jax.device_put(jnp.asarray(2.0), repl)"
-    )
-    used = "jax.jit(lambda *t: t)(a, b, jnp.zeros_like(a), jnp.zeros_like(b), weak)"
-    session.run(used)
-    assert session.run("len(a.addressable_shards), weak.weak_type").value == (1, True)
-    assert np.asarray(session.pull("b")).tolist() == [[1.0] * 4] * 4
-    assert session.recover().lost == ()
-    session.run(used)
-    assert kill(session, 1).given
-    session.run(used)
-
-
 BLOCKS = """
 import threading
 class Blocks:
@@ -349,34 +293,6 @@ def test_where_nobody_is_left_to_be_asked(make_session: Callable[..., Session]) 
     for ask in (session.pull, session.layout):
         with pytest.raises(ProcessDiedError):
             ask("x")
-
-
-STEPS = """
-whole = NamedSharding(mesh, P())
-def spread(sharding):
-    return jax.make_array_from_callback(x.shape, sharding, lambda i: np.ones(x.shape)[i])
-@jax.jit
-def step(a, x): return a + (a * x).sum() / a.size
-w, data = spread(whole), spread(x.sharding)
-w = step(w, data)
-"""
-
-
-@pytest.mark.thorough
-def test_what_one_device_has_serves_for_another_whose_computation_was_broken_off(
-    group: Session,
-) -> None:
-    """A process's devices end a computation each by itself: a death is between."""
-    group.run(STEPS)
-    with pytest.raises(ProcessDiedError):
-        group.run(
-            "import signal\nfor i in range(10):\n    w = step(w, data)\n    kept = w, i\n"
-            "    at = float(w.addressable_data(0)[0])\n"
-            "    if i == 6 and process_index == 2: os.kill(os.getpid(), signal.SIGKILL)"
-        )
-    gone = {each.path for each in group.recover().lost}
-    assert not gone & {"w", "kept", "at"}, gone
-    group.run("assert kept[1] == 6 and kept[0] is w and float(w[0]) == at == 2.0**8")
 
 
 ODD = """

@@ -18,7 +18,7 @@ import pytest
 import jaxnb
 from jaxnb.errors import StartError
 from jaxnb.launch.forkclient import ForkServerClient
-from support.fixtures import PATIENT_SECONDS, processes_of_tests, still_running
+from support.fixtures import processes_of_tests, still_running
 
 thorough = pytest.mark.thorough
 
@@ -164,30 +164,6 @@ def test_a_close_that_is_interrupted_can_be_repeated(
         assert len(interrupts) >= 4
         assert not any(psutil.pid_exists(pid) for pid in pids)
         group.close()
-
-
-@pytest.mark.thorough
-def test_a_child_that_the_notebook_forked_does_not_hold_up_the_end() -> None:
-    code = """
-import os, jaxnb
-from jaxnb.launch.forkclient import ForkServerClient
-close = ForkServerClient.close
-ForkServerClient.close = lambda self: close(self, timeout_seconds=3600)  # else it would kill
-session = jaxnb.start(2, platform="cpu", launcher="fork")
-read, write = os.pipe()
-child = os.fork()
-if child == 0:
-    os.close(write)
-    os.read(read, 1)  # ends with the end of the pipe
-    os._exit(0)
-session.close()
-assert os.waitpid(child, os.WNOHANG) == (0, 0)
-os.close(write)
-assert os.waitpid(child, 0)[1] == 0
-"""
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], check=True, timeout=PATIENT_SECONDS
-    )
 
 
 def test_a_restart_that_fails_closes_the_session(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,22 +100,6 @@ def test_restart_ends_a_running_cell(
     assert_usable(group)
 
 
-@pytest.mark.thorough
-def test_restart_frees_a_group_that_is_stuck_in_a_collective(
-    make_session: Callable[..., Session], beside: Callable[..., Any]
-) -> None:
-    group = make_session(2, check="off")
-    stuck = beside(
-        group,
-        "import jax.experimental.multihost_utils as mh\nprint('in')\n"
-        "if process_index == 0: mh.process_allgather(np.ones(4))",
-    )
-    group.restart()
-    with pytest.raises(SessionBrokenError):
-        stuck.result(PATIENT_SECONDS)
-    assert_usable(group)
-
-
 def test_close_ends_a_running_and_a_waiting_cell(
     make_session: Callable[..., Session], beside: Callable[..., Any]
 ) -> None:

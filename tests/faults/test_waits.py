@@ -16,7 +16,7 @@ import pytest
 import jaxnb
 from jaxnb.cells.card_cell import waits_text
 from jaxnb.cells.result import CellResult
-from jaxnb.cells.sinks import NoSink, SaysWaits, StderrNotices
+from jaxnb.cells.sinks import NoSink, SaysWaits
 from jaxnb.errors import CellError, CellTimeoutError, SessionBrokenError
 from jaxnb.model.dispatches import CheckMode
 from jaxnb.model.group import Waits
@@ -146,19 +146,6 @@ def test_left_behind_by_one_that_raised(group: Session) -> None:
     assert_kept(group)
 
 
-@pytest.mark.timing
-def test_two_interrupts_end_a_wait_on_two_devices(make_session: Callable[..., Session]) -> None:
-    """The table of faults has all other waits, with one device each."""
-    session = make_session(PROCESSES, devices_per_process=2, check="off")
-    session.run(SETUP)
-    cell = "if process_index != 2: float(f(x))\nelse: time.sleep(1000)"
-    result, notices = ended_by_force(session, cell)
-    assert types_of(result)[2] == "KeyboardInterrupt"
-    assert notices[-1].startswith("New processes in")
-    assert "Lost" not in notices[-1]
-    assert_kept(session)
-
-
 def test_after_a_time_out_nothing_is_done_unasked(group: Session) -> None:
     pids = [process.pid for process in group.processes]
     code = "import time\nif process_index == 0: time.sleep(1000)\nfloat(f(x))"
@@ -171,23 +158,6 @@ def test_after_a_time_out_nothing_is_done_unasked(group: Session) -> None:
     recovered = group.recover()
     assert recovered.unended == (1, 2)
     assert recovered.lost == ()
-    assert_kept(group)
-
-
-COMPARES = """
-import jaxnb
-if process_index == 1: raise ValueError('boom')
-jaxnb.compare(lambda a: a, (np.ones(6),), specs={'a': P()}, mesh={'i': 3})
-"""
-
-
-@pytest.mark.timing
-def test_left_behind_in_a_comparison(group: Session) -> None:
-    """They wait for each other's word, which they do in Python: one interrupt ends that."""
-    result, notices = ended_by_force(group, COMPARES)
-    interrupted = ["KeyboardInterrupt", "ValueError", "KeyboardInterrupt"]
-    assert types_of(result) == dict(enumerate(interrupted))
-    assert len([text for text in notices if "Interrupt" in text]) == 1
     assert_kept(group)
 
 
@@ -234,27 +204,6 @@ def test_where_processes_are_is_shown_until_they_are_interrupted(group: Session)
     assert zero.place is not None
     assert zero.place.text == "at line 3: `mh.process_allgather(np.ones(3))`"
     assert second.reason == ""
-    assert_kept(group)
-
-
-@pytest.mark.thorough
-def test_without_a_sink_what_would_be_silent_is_said_on_standard_error(
-    group: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As a script runs cells: until somebody interrupts, that is all that can be known."""
-    said = StderrNotices.notice
-
-    def notice(sink: StderrNotices, text: str) -> None:
-        said(sink, text)
-        if "process_allgather" in text:
-            group.interrupt()
-
-    monkeypatch.setattr(StderrNotices, "notice", notice)
-    with pytest.raises(CellError, match="did not end the cell"):
-        group.run(WAIT)
-    err = capsys.readouterr().err
-    assert "jaxnb: Process 0 has been at line 3: `mh.process_allgather(np.ones(3))` for " in err
-    assert "jaxnb: New processes in" in err
     assert_kept(group)
 
 

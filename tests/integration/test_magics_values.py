@@ -136,12 +136,6 @@ def test_push_several_as_they_are(nb: Notebook) -> None:
     assert "(array([0, 1, 2]), {'a': [1, 'two']})" in nb.good("%spmd w, y").text
 
 
-def test_push_variables_that_are_named_like_settings(nb: Notebook) -> None:
-    nb.good("spec, ranks = 'mine', 3")
-    assert nb.good("%spmd_push spec ranks").text.startswith("2 values")
-    assert "('mine', 3)" in nb.good("%spmd spec, ranks").text
-
-
 def test_push_to_some(nb: Notebook) -> None:
     nb.good("w = 'only there'")
     assert "pushed to process 1" in nb.good("%spmd_push w --ranks 1").text
@@ -191,29 +185,6 @@ def test_subscripts_of_the_session(nb: Notebook) -> None:
     assert "only whole variables can be assigned" in nb.bad('spmd["n[0]"] = 3')
 
 
-# ---------------------------------------------------------------------- what is shown
-
-
-def test_an_array_whose_data_are_there(nb: Notebook) -> None:
-    nb.good("%%spmd --out result\nx")
-    cell = nb.good("result.value")
-    assert "28  29  30  31" in cell.text
-    assert cell.text.rstrip().endswith("— data stay on the processes until used")
-    assert "data stay on the processes until used" in cell.html
-    assert "process 1 · device 2048 · " in cell.html
-    nb.good("np.asarray(result.value);")
-    cell = nb.good("result.value")
-    assert "[28., 29., 30., 31.]]" in cell.text
-    assert "until used" not in cell.text + cell.html
-
-
-def test_values_by_process_are_a_table(nb: Notebook) -> None:
-    cell = nb.good('spmd["mine"]')
-    assert cell.text == "[0] {'rank': 0}\n[1] {'rank': 1}\n"
-    assert ">process 1</th>" in cell.html
-    assert nb.good('[spmd["process_index"]]').text == "[PerProcess({0: 0, 1: 1})]\n"
-
-
 def test_a_display_does_not_wait_for_a_cell(nb: Notebook, gate: Any) -> None:
     nb.good("%spmd_pull x")
     nb.good(f"%%spmd --async --out background\n{gate.wait}")
@@ -251,67 +222,3 @@ def test_an_interrupt_while_it_waits_is_one_line(nb: Notebook, gate: Any) -> Non
     assert cell.error.traceback == [
         "KeyboardInterrupt: Interrupted before its turn came; nothing was run."
     ]
-
-
-# ---------------------------------------------------------------------- long transfers
-
-# 4 MiB messages; the bar would come after a second.
-SLOW = "import jaxnb.magics.sinks as meter; meter.QUIET_SECONDS = 0; meter.LIVE_SECONDS = 0"
-WATCH = """
-from jaxnb.magics.sinks import Place
-shown = []
-def watched(place, card):
-    shown.append(card.text)
-    jaxnb_show(place, card)
-jaxnb_show = Place.show
-Place.show = watched
-"""
-
-
-@pytest.fixture(scope="module")
-def slow() -> Iterator[Notebook]:
-    """A kernel that moves data by messages, shows all progress, and notes what it displays."""
-    for notebook in kernel():
-        notebook.good("import os; os.environ['JAXNB_DIRECT_MEMORY'] = '0'")
-        notebook.good("%spmd_start -n 2 --platform cpu")
-        notebook.good(SLOW)
-        notebook.good(WATCH)
-        yield notebook
-
-
-def test_a_bar_shows_and_goes(slow: Notebook) -> None:
-    slow.good("%%spmd --out result\nbig = jnp.zeros((1 << 22, 2))\nbig")  # 32 MiB
-    cell = slow.good("%spmd_pull big")
-    assert len(cell.node.outputs) == 1  # the card took the bar's place
-    assert cell.text.startswith("big: float32[4194304, 2] · 32.0 MiB · pulled · ")
-    assert cell.text.rstrip().endswith("iB/s")
-    first = slow.good("print(shown[0])").text
-    assert re.match(r"pulling `big` █+░+ \S+ MiB of 32\.0 MiB · \S+ .iB/s · \d+ s left", first)
-    # In a plain cell too; nothing stays of it there.
-    slow.good("shown.clear(); import numpy as np")
-    cell = slow.good("print(np.asarray(spmd.pull('big')).shape)")
-    assert cell.text.split() == ["(4194304,", "2)"]
-    assert "<progress" not in cell.html
-    assert "pulling `big`" in slow.good("print(shown[0])").text
-    slow.good("shown.clear(); w = np.zeros((1 << 22, 2), np.float32)")
-    assert "w: NumPy float32" in slow.good("%spmd_push w").text
-    assert "pushing `w`" in slow.good("print(shown[0])").text
-
-
-def test_an_interrupt_leaves_the_error_only(slow: Notebook) -> None:
-    slow.good("%spmd big = jnp.zeros((1 << 23, 8))")  # 256 MiB
-    slow.good(
-        "import _thread, signal\nold = 'kept'\nbig = old\n"
-        "def watched(place, card):\n"
-        "    signal.raise_signal(signal.SIGINT)\n    jaxnb_show(place, card)\n"
-        "Place.show = watched"
-    )
-    cell = slow.run("%spmd_pull big")
-    assert cell.failed
-    assert cell.reply["ename"] == "KeyboardInterrupt"
-    assert cell.error.traceback == [
-        "KeyboardInterrupt: Interrupted while values were pulled. No variable was changed."
-    ]
-    assert "<progress" not in cell.html
-    assert slow.good("print(big)").text == "kept\n"
-    assert "8388608" in slow.good("%spmd big.shape[0]").text

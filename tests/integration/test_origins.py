@@ -79,14 +79,6 @@ def test_an_error_that_leaves_other_steps_is_told(group: Session) -> None:
     assert_usable(group)
 
 
-@pytest.mark.thorough
-def test_origins_outlive_the_backend(group: Session) -> None:
-    group.recover()
-    assert said(group, "float(total(x)), float(total(y['w']));") == ""
-    wrong = "float(total(y['v' if process_index else 'w']));"
-    assert "process 0 passed `y['w']` (made at line" in said(group, wrong)
-
-
 def test_arrays_without_a_record_are_not_compared(group: Session) -> None:
     """Nobody can tell whether they are parts of one array: healthy code would be accused."""
     assert said(group, "o, p = step(x), step(x)", check="off") == ""

@@ -151,25 +151,6 @@ def test_the_last_values_are_kept(shared: Session) -> None:
     )
 
 
-@pytest.mark.thorough  # a detail of reconnecting
-def test_what_is_set_for_all_calls_is_kept(group: Session) -> None:
-    """``jax.set_mesh`` with fewer devices than there are, and the default device."""
-    group.run(
-        "mesh = jax.make_mesh((3,), ('d',), devices=jax.devices()[::len(jax.local_devices())])\n"
-        "jax.set_mesh(mesh)\n"
-        "jax.config.update('jax_default_device', jax.local_devices()[-1])\n"
-        "x = jax.make_array_from_callback((3,), NamedSharding(mesh, P('d')),\n"
-        "                                 lambda i: np.arange(3.0)[i])"
-    )
-    assert group.recover().lost == ()
-    group.run(
-        "assert jax.sharding.get_mesh() is mesh and set(mesh.devices.flat) <= set(jax.devices())\n"
-        "assert jax.config.jax_default_device is jax.local_devices()[-1]\n"
-        "y = jax.reshard(x * 2, P())\n"
-        "assert np.asarray(y.addressable_data(0)).tolist() == [0, 2, 4]"
-    )
-
-
 def test_exceptions_that_are_kept_hold_no_array_of_old(shared: Session) -> None:
     """Nor does IPython's traceback of the last error."""
     shared.run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import stat
@@ -172,26 +171,6 @@ def test_each_coordination_service_has_a_socket_of_its_own(fork_server: ForkServ
     assert first.is_socket()
     assert second.is_socket()
     assert stat.S_IMODE(first.parent.stat().st_mode) == 0o700
-
-
-CONTROLLER_SOCKETS = 18
-"""How many a controller binds."""
-
-
-@pytest.mark.thorough
-def test_a_controller_that_cannot_bind_does_not_start(fork_server: ForkServerClient) -> None:
-    """Some are bound in threads and in a child, which ended alone: starts then timed out."""
-    folder = Path(fork_server.directory)
-    for number in range(1, CONTROLLER_SOCKETS + 1):
-        taken = folder / f"ipp:{number}"
-        taken.unlink(missing_ok=True)
-        taken.mkdir()  # which is not replaced
-        with pytest.raises(StartError, match="Address already in use"):
-            fork_server.request("controller", cluster_id="of-a-test").result(PATIENT_SECONDS)
-        taken.rmdir()
-    answer = fork_server.request("controller", cluster_id="of-a-test").result(PATIENT_SECONDS)
-    assert json.loads(answer["line"])["client"]["key"]
-    assert len(list(folder.glob("ipp:*"))) == CONTROLLER_SOCKETS
 
 
 def test_an_unknown_command_is_an_error_and_ends_nothing(fork_server: ForkServerClient) -> None:
