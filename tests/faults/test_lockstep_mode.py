@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import jaxnb
 from jaxnb.cells.result import CellResult
 from jaxnb.session import Session
 from support.fixtures import PATIENT_SECONDS
@@ -48,23 +47,15 @@ def opened(tmp_path: Path) -> Opened:
     return Opened(tmp_path / "opened")
 
 
-@pytest.fixture(scope="module")
-def module_group() -> Iterator[Session]:
-    with jaxnb.start(4, devices_per_process=2, platform="cpu", check="strict") as session:
-        yield session
-
-
 @pytest.fixture
-def group(module_group: Session) -> Iterator[Session]:
+def group(session: Session) -> Iterator[Session]:
     """A group with variables in it; after the test it is the same one, and computes."""
-    if module_group.state != "ready":
-        module_group.restart()
-    module_group.run(SETUP)
-    pids = [process.pid for process in module_group.processes]
-    yield module_group
-    if module_group.state == "ready":
-        assert module_group.run("float(total(x))").value == 16.0
-        assert [process.pid for process in module_group.processes] == pids
+    session.run(SETUP)
+    pids = [process.pid for process in session.processes]
+    yield session
+    if session.state == "ready":
+        assert session.run("float(total(x))").value == 16.0
+        assert [process.pid for process in session.processes] == pids
 
 
 def failed(group: Session, code: str, **settings: Any) -> CellResult:

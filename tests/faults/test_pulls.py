@@ -19,7 +19,6 @@ import pytest
 from jaxnb.arrays import refusals
 from jaxnb.errors import (
     ArrayGoneError,
-    CellTimeoutError,
     JaxnbError,
     NotEnoughMemoryError,
     ProcessDiedError,
@@ -102,6 +101,7 @@ def test_a_process_that_dies_halfway_is_named_and_the_rest_can_be_rescued(
     restart(group)
 
 
+@pytest.mark.thorough
 def test_whenever_a_process_dies_a_pull_is_whole_or_names_it(group: Session) -> None:
     _, error = until_someone_dies(group, 0, lambda: pull_all(group))
     # By the time of a pull it may be known: then it is not asked, and its part is missing.
@@ -320,32 +320,6 @@ def test_a_process_that_is_stopped_halfway_is_named(
 
 
 # ---------------------------------------------------------------------- beside cells
-
-
-@pytest.mark.timing
-def test_a_pull_after_a_cell_that_was_given_up_says_who_is_in_it(
-    make_session: Callable[..., Session], path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    group = make_session(2)
-    use_path(group, path, monkeypatch)
-    group.run(SHARDED + "x = spread((64, 64), P('data')); r = spread((64, 64), P())")
-    with pytest.raises(CellTimeoutError, match="%spmd_recover"):
-        group.run(
-            "import signal, time\n"
-            "if process_index == 0:\n"
-            "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-            "    time.sleep(1000)",
-            timeout=0.2,
-        )
-    with pytest.raises(JaxnbError, match=r"Process 0 of 2 is in cell \[2\]"):
-        group.pull("x")
-    np.testing.assert_array_equal(group.pull("r", ranks=[1]), np.arange(4096.0).reshape(64, 64))
-    there = group.pull("x", ranks=[1])
-    np.testing.assert_array_equal(there[32:], np.arange(4096.0).reshape(64, 64)[32:])
-    with pytest.raises(JaxnbError, match="cannot be pulled: process 0 "):
-        np.asarray(there)
-    group.restart()
-    assert_usable(group)
 
 
 @pytest.mark.thorough

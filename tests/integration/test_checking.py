@@ -19,16 +19,11 @@ WORKS = {"untouched", "no text on process 1", "another callable"}
 
 REDUCED = {
     "no options": "Not compared: compiler_options of jax.jit",
-    "renamed from_hlo": "Not compared: compiler_options of jax.jit",
 }
 
 OFF = {
     "no text": "without all that identifies it",
     "no canonical": "has no attribute 'canonical'",
-    "renamed _get_fastpath_data": "has no attribute '_get_fastpath_data'",
-    "renamed _cpp_pjit_cache_fun_only": "has no attribute '_cpp_pjit_cache_fun_only'",
-    "renamed ExecuteReplicated": "has no attribute 'ExecuteReplicated'",
-    "renamed create_cpp_call": "4 of 5 dispatches were recorded",
 }
 
 

@@ -186,17 +186,6 @@ bare = jax.ShapeDtypeStruct((8, 8), jnp.float32)
         assert [each.axes for each in programs.collectives(f"g({x})")] == [("b",)]
 
 
-def test_bfloat16_is_said_to_be_moved_as_float32(programs: Session) -> None:
-    programs.run("mesh = jax.make_mesh((8,), ('x',), axis_types=(Auto,))")
-    wide = programs.collectives("jnp.sum(abstract(mesh, (64,), 'x', dtype=jnp.bfloat16))")
-    inner = "jax.jit(lambda x: jnp.sum(x.astype(jnp.bfloat16)))(abstract(mesh, (64,), 'x'))"
-    narrow = programs.collectives("jnp.sum(abstract(mesh, (64,), 'x'))")
-    assert wide.report.widened
-    assert programs.collectives(inner).report.widened
-    assert not narrow.report.widened
-    assert "XLA moves bfloat16 as float32" in " ".join(str(wide).split())
-
-
 def test_an_interrupt_ends_it_and_the_group_goes_on(session: Session, tmp_path: Path) -> None:
     with interrupt_when_read(tmp_path / "fifo") as read:  # when a process traces f
         session.run(f"def f(x):\n    {read}\n    return x")
@@ -206,22 +195,6 @@ def test_an_interrupt_ends_it_and_the_group_goes_on(session: Session, tmp_path: 
 
 
 # ---------------------------------------------------------------------- what cannot be compiled
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        ("", "Name the call"),
-        ("f(", "is not a Python expression"),
-        ("x = f(3)", "is not a Python expression"),
-        ("jnp.sum", "`jnp.sum` is not a call. Nothing was run. If it is a function, type"),
-        ("np.ones(3) + 1", "Put it into a function"),
-    ],
-)
-def test_what_is_no_call(session: Session, code: str, said: str) -> None:
-    with pytest.raises(UsageError, match=r".") as caught:
-        session.collectives(code)
-    assert said in str(caught.value)
 
 
 def shown(error: NotCompiledError) -> str:
@@ -242,11 +215,6 @@ def test_what_does_not_lower_shows_the_line_of_the_cell(programs: Session) -> No
     programs.run("number = 3")
     with pytest.raises(NotCompiledError, match="`number` is of type int, and cannot be called"):
         programs.collectives("number(3)")
-
-
-def test_a_mesh_bigger_than_the_group_is_told_of_the_plan(session: Session) -> None:
-    with pytest.raises(NotCompiledError, match=r"%%spmd_collectives --devices N"):
-        session.collectives("jnp.sin(jax.make_mesh((16, 16), ('a', 'b')))")
 
 
 def test_processes_that_compile_different_programs_are_named(programs: Session) -> None:

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from integration.test_collectives import well_formed
-from integration.test_streaming import Recorder
 from jaxnb.cells.card_cell import cell_card
 from jaxnb.compiled.comparison import Comparison
-from jaxnb.errors import CellError, UsageError
 from jaxnb.session import Session
 from support.fixtures import assert_usable
 
@@ -218,31 +216,3 @@ def test_a_call_that_raises_while_it_runs(group: Session) -> None:
     assert "it did not run" in str(found)
     assert "ZeroDivisionError" in str(found)
     assert_usable(group)
-
-
-def test_what_cannot_be_compared(group: Session) -> None:
-    with pytest.raises(UsageError, match="is an array given by keyword"):
-        group.compare("mlp(x, w1, w2=w2)", specs={"a": "P()"})
-    with pytest.raises(UsageError, match="`setup` is for a plan"):
-        group.compare("mlp(x, w1, w2)", specs={"a": "P()"}, setup="x = 3")
-    with pytest.raises(CellError, match="NameError: name 'w9' is not defined"):
-        group.compare("mlp(x, w9)", specs={"a": "P()"})
-    with pytest.raises(CellError, match="Pass a call as text only in the notebook"):
-        group.run("jaxnb.compare('mlp(x)', (), specs={'a': P()})")
-
-
-def test_output_goes_to_the_sink(group: Session, capsys: pytest.CaptureFixture[str]) -> None:
-    group.run("def doubled(x):\n    print('is traced')\n    return 2 * x")
-    sink = Recorder()
-    group.compare("doubled(np.ones(8))", specs={"a": "P('data')"}, run=False, sink=sink)
-    assert {line.partition("] ")[2] for line in sink.shown} == {"is traced"}
-    assert capsys.readouterr().out == ""
-
-
-def test_a_traceback_shows_the_call(group: Session) -> None:
-    with pytest.raises(CellError) as caught:
-        group.compare("undefined(np.ones(8))", specs={"a": "P('data')"}, cell=77)
-    assert caught.value.result.cell == 77
-    for error in caught.value.result.errors.values():
-        assert "1 undefined(np.ones(8))" in error.traceback
-        assert "__import__" not in error.traceback

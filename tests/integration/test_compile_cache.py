@@ -163,6 +163,7 @@ def test_a_damaged_entry_is_compiled_anew(make_session: Make, tmp_path: Path) ->
     assert made(session, "f(x)")[1] == 0
 
 
+@pytest.mark.thorough
 def test_restarts_recoveries_and_replaced_processes_compile_nothing_anew(
     make_session: Make, tmp_path: Path
 ) -> None:

@@ -158,49 +158,6 @@ def test_a_ref_is_shown_and_pulled_as_the_array_that_it_is_to(session: Session) 
     np.testing.assert_array_equal(np.asarray(session.pull("tree")["ref"]), np.ones(2))
 
 
-APART = """
-from jax.sharding import Mesh
-those = jax.devices()[:2] if process_index < 1 else jax.devices()[2:{end}]
-mesh = Mesh(np.array(those), ("d",))
-y = jax.make_array_from_callback(
-    (12,), NamedSharding(mesh, P("d")),
-    lambda i: np.arange(12, dtype=np.float32)[i] + 10 * process_index, dtype=np.float32)
-tree = {{"y": y, "ones": jnp.ones(2)}}
-"""
-
-
-@pytest.mark.parametrize("end", [4, 8])
-def test_an_array_of_one_process_beside_one_of_others_is_not_drawn_as_one(
-    session: Session, end: int
-) -> None:
-    """One process's array is whole there; the others' spans processes, or none of it is here."""
-    session.run(APART.format(end=end))
-    for name in ("y", "tree"):
-        with pytest.raises(
-            UsageError, match=rf"`{name}` is a different array on different processes"
-        ):
-            session.layout(name)
-    for code in ("y", "y * 1"):
-        result = session.run(code)
-        assert result.agreement is Agreement.DIFFERENT
-        assert "bytes" not in value_card(result).text.partition("—")[2]
-
-
-def test_an_array_that_one_process_has_deleted_is_there_on_the_others(session: Session) -> None:
-    session.run(
-        "mine = jnp.arange(4.0)\npair = [jnp.ones(3), jnp.arange(4)]\n"
-        "if process_index == 1: mine.delete(); pair[0].delete()"
-    )
-    mine = str(session.layout("mine"))
-    assert "gone on process 1" in mine
-    assert "process-local: each of 3 processes has its own" in mine
-    pair = " ".join(str(session.layout("pair")).split())
-    assert "16 B to 28 B on 4 devices" in pair
-    session.run("mine.delete()", ranks=[0, 2, 3])
-    assert "gone" not in str(session.layout("mine"))
-    assert "deleted" in str(session.layout("mine"))
-
-
 def test_what_holds_itself_is_refused(session: Session) -> None:
     """JAX's own code would leave the process at Python's limit of recursion for good."""
     session.run("""

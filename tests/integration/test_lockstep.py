@@ -27,7 +27,7 @@ from jaxnb.lockstep.connections import (
     connected,
     listening,
 )
-from jaxnb.lockstep.messages import End, Explanation, Go, Lane, Stop, Word
+from jaxnb.lockstep.messages import End, Go, Lane, Stop, Word
 from jaxnb.lockstep.notebook_side import Looker
 from jaxnb.lockstep.process_ask_conductor import Lockstep, as_intent
 from jaxnb.lockstep.process_connection import ConductorGoneError, Line
@@ -486,19 +486,3 @@ def test_who_only_connects_keeps_nobody_out(tmp_path: Path) -> None:
     group.close()
     for each in strangers:
         each.close()
-
-
-def test_all_are_told_the_same_of_words_that_differ(group: Group) -> None:
-    group.begin()
-
-    def stopped(process: int) -> tuple[Stop, Explanation]:
-        line = group.lines[process]
-        stop = line.ask(word(program="odd" if process == 2 else "step"))
-        assert isinstance(stop, Stop)
-        return stop, line.explain(stop, f"what process {process} was about to do")
-
-    found = list(group.pool.map(stopped, ALL))
-    stop, told = found[0]
-    assert found == [(stop, told)] * COUNT
-    assert stop.kind == "diverged"
-    assert told.told == tuple((i, f"what process {i} was about to do") for i in ALL)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-import jaxnb
 from jaxnb.arrays.pulling import OriginsDifferWarning
 from jaxnb.cells.sinks import NoSink
 from jaxnb.session import Session
@@ -40,16 +37,10 @@ class Watcher(NoSink):
         self._group.interrupt()
 
 
-@pytest.fixture(scope="module")
-def module_group() -> Iterator[Session]:
-    with jaxnb.start(4, devices_per_process=2, platform="cpu") as session:
-        yield session
-
-
 @pytest.fixture
-def group(module_group: Session) -> Session:
-    module_group.run(SETUP)
-    return module_group
+def group(session: Session) -> Session:
+    session.run(SETUP)
+    return session
 
 
 def said(group: Session, *cells: str, check: str = "strict") -> str:

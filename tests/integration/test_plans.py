@@ -38,13 +38,6 @@ def test_plain_values_come_along_and_what_lacks_the_mesh_waits_for_the_plans(
     assert (found.num_devices, found.meshes[0].shape) == (4, (4,))
 
 
-def test_the_plan_has_the_last_word() -> None:
-    found = plan(
-        f"{MESH}def step(x): return x.sum()\nstep(np.ones(D))", devices=4, cells=requests()
-    )
-    assert found.num_devices == 1
-
-
 @pytest.mark.parametrize(
     ("call", "said"),
     [

@@ -223,14 +223,6 @@ def test_what_was_called_while_it_was_off_is_recorded_afterwards(group: Session)
     refused(group, "x * (2 + process_index);")
 
 
-@pytest.mark.usefixtures("patient_answers")
-def test_where_tells_the_last_dispatch(group: Session) -> None:
-    group.run("step(x);")
-    last = group.where()[0].last_dispatch
-    assert last is not None
-    assert (last.name, last.line, last.number) == ("jit(<lambda>)", 1, 1)
-
-
 PAIR = """
 def over(*two):
     pair = [d for d in jax.devices() if d.process_index in two]
@@ -319,20 +311,6 @@ def test_who_cannot_begin_says_so_and_strands_nobody(group: Session) -> None:
     group.run("process_ask_conductor.Lockstep.begin = kept", check="off")
     with no_alarm():
         assert group.run("float(total(x))").divergence is None
-    assert_usable(group)
-
-
-def test_a_straggler_is_waited_for_whatever_sockets_wait_for(group: Session) -> None:
-    """A process's sockets are made by Python: what its user has set for all is not for ours."""
-    group.run("import socket, time\nsocket.setdefaulttimeout(0.01)")
-    try:
-        group.recover()  # the connections are made anew
-        code = "if process_index: time.sleep(0.2)\nfloat(total(x))"
-        with no_alarm():
-            assert group.run(code).divergence is None
-    finally:
-        group.run("socket.setdefaulttimeout(None)")
-    group.recover()
     assert_usable(group)
 
 

@@ -104,18 +104,6 @@ def test_fewer_processes_load_what_more_have_saved(
     assert values(pair) == [0, 1]
 
 
-@pytest.mark.thorough
-def test_a_mesh_of_the_users_with_the_same_axes_is_taken(session: Session, saved: Path) -> None:
-    session.run("wide = jax.make_mesh((2, 4), ('model', 'data'))")
-    session.load(saved, ["w", "turned"])
-    assert session.run("w.sharding.mesh is wide and turned.sharding.mesh is wide").value
-    assert session.run("w.sharding.shard_shape(w.shape)").value == (2, 2)
-    session.run("tall = jax.make_mesh((4, 2), ('model', 'data'))\nw = turned = None")
-    with pytest.raises(JaxnbError, match="there are 2 meshes with the axes 'data', 'model'"):
-        session.load(saved, ["w"])
-    assert session.run("w").value is None
-
-
 def test_what_does_not_fit_is_told_and_nothing_is_loaded(session: Session, saved: Path) -> None:
     session.run("only = jax.make_mesh((1, 8), ('data', 'model'))\nx = 'old'")
     with pytest.raises(JaxnbError) as caught:
@@ -193,7 +181,7 @@ del a, b, c
 """
 
 
-@pytest.mark.parametrize("how", ["load", "recover"])
+@pytest.mark.parametrize("how", [pytest.param("load", marks=pytest.mark.thorough), "recover"])
 def test_parts_of_different_arrays_are_never_put_together(
     make_session: Callable[..., Session], tmp_path: Path, how: str
 ) -> None:
@@ -222,6 +210,7 @@ def test_parts_of_different_arrays_are_never_put_together(
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_arrays_that_are_not_summed_yet_are_saved_and_not_laid_out_anew(
     make_session: Callable[..., Session], tmp_path: Path
 ) -> None:

@@ -79,17 +79,6 @@ def test_output_of_one_process_is_not_held_back_by_silent_ones(
     assert sink.shown == ["[2] only me"]
 
 
-def test_equal_lines_that_came_far_apart_are_one_in_the_result(
-    session: Session, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
-    sink = Recorder(lambda s: "[0] done" in s.shown, gate.open)
-    code = f"if process_index: {gate.wait}\nprint('loaded')\nprint('done')"
-    result = session.run(code, sink=sink, timeout=PATIENT_SECONDS)
-    assert sink.shown[:2] == ["[0] loaded", "[0] done"]
-    assert result.stdout == "[0-3] loaded\n[0-3] done\n"
-
-
 def test_unfinished_lines_are_live(session: Session, gate: Gate) -> None:
     sink = Recorder(lambda s: ["[0-3] loss: "] in s.lived or ["[0-3] loss:"] in s.lived, gate.open)
     session.run(

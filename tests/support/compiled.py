@@ -48,17 +48,6 @@ def text(function: Callable[..., Any], arguments: int = 2, **settings: Any) -> s
     return f"{jax_dispatch.executable_order(executable)} {jax_dispatch.executable_text(executable)}"
 
 
-def ffi(**attributes: Any) -> Callable[..., Any]:
-    call = jax.ffi.ffi_call("lapack_strsm_ffi", jax.ShapeDtypeStruct(SHAPE, jnp.float32))
-    flags = {"side": b"L", "uplo": b"L", "trans_x": b"N", "diag": b"N"}
-    given = {name: np.uint8(value[0]) for name, value in {**flags, **attributes}.items()}
-    return lambda x, y: call(x, y, **given)
-
-
-def looped(trips: int) -> Callable[..., Any]:
-    return lambda x, y: lax.fori_loop(0, trips, lambda i, z: z @ x, y)
-
-
 def mapped(f: Callable[..., Any]) -> Callable[..., Any]:
     return jax.shard_map(
         f, mesh=MESH, in_specs=(jax.P("a", "b"),) * 2, out_specs=jax.P(), check_vma=False
@@ -81,10 +70,6 @@ def random(kind: str) -> Callable[..., Any]:
     return f
 
 
-def constrained(*spec: Any) -> Callable[..., Any]:
-    return lambda x, y: lax.with_sharding_constraint(x @ y, over(*spec)) * 2
-
-
 def large(change: float) -> Callable[..., Any]:
     constant = np.arange(1 << 16, dtype=np.float32).reshape(256, 256)
     constant[77, 5] += change
@@ -95,21 +80,8 @@ def solve(**settings: Any) -> Callable[..., Any]:
     return lambda x, y: linalg.solve_triangular(x, y, **settings)
 
 
-def cond(swap: bool) -> Callable[..., Any]:
-    branches = [lambda z: z * 2, lambda z: z - 1]
-    return lambda x, y: lax.cond(x.sum() > 0, *(branches[::-1] if swap else branches), y)
-
-
-def sorted_by(sign: int) -> Callable[..., Any]:
-    return lambda x, y: lax.sort((sign * x, y), dimension=0, num_keys=1)
-
-
 def plain(x: Any, y: Any) -> Any:
     return jnp.sin(x) @ y
-
-
-def twice(x: Any, y: Any) -> tuple[Any, Any]:
-    return x * 2, y
 
 
 def is_here(kind: str) -> dict[str, Any]:
@@ -127,27 +99,12 @@ def pairs() -> dict[str, tuple[Program, Program]]:
 
     return {
         "solve_triangular, lower": of(solve(lower=True), solve(lower=False)),
-        "cholesky, lower": of(
-            *(lambda x, y, low=low: linalg.cholesky(x, lower=low) + y for low in (False, True))
-        ),
-        "ffi_call, an attribute": of(ffi(), ffi(uplo=b"U")),
-        "precision of a dot": of(
-            *(lambda x, y, p=p: jnp.matmul(x, y, precision=p) for p in ("default", "highest"))
-        ),
         "random bits, algorithm": of(random("threefry2x32"), random("rbg")),
-        "comparator of a sort": of(sorted_by(1), sorted_by(-1)),
-        "trip count": of(looped(5), looped(6)),
-        "branches of a cond": of(cond(False), cond(True)),
-        "sharding constraint": of(constrained("a"), constrained("b")),
         "out_shardings": of(
             plain, a={"out_shardings": over("a")}, b={"out_shardings": over(None, "a")}
         ),
         "memory kind": of(plain, a=is_here("device"), b=is_here("pinned_host")),
-        "donation": of(twice, b={"donate_argnums": 0}),
         "xla_metadata": of(tagged(tag="1"), tagged(tag="2")),
-        "compiler_options": of(
-            plain, a={"compiler_options": {FAST: False}}, b={"compiler_options": {FAST: True}}
-        ),
         "axis of a psum": of(
             *(mapped(lambda x, y, n=n: lax.psum(x @ y, n)[0, 0]) for n in ("a", ("a", "b")))
         ),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, FunctionType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 CUSTOMIZE = """
@@ -23,7 +22,6 @@ if "forkserver" in " ".join(sys.orig_argv):
 class _Undo:
     def __init__(self) -> None:
         self._done: list[tuple[Any, str, Any]] = []
-        self.last: list[Callable[[], None]] = []
 
     def set(self, home: Any, name: str, value: Any) -> None:
         self._done.append((home, name, home.__dict__[name]))
@@ -36,8 +34,6 @@ class _Undo:
     def undo(self) -> None:
         while self._done:
             setattr(*self._done.pop())
-        while self.last:
-            self.last.pop()()
 
 
 def _no_text(undo: _Undo, only: int | None = None) -> None:
@@ -76,53 +72,11 @@ def _no_options(undo: _Undo) -> None:
     undo.set(pxla.UnloadedMeshExecutable, "from_hlo", staticmethod(from_hlo))
 
 
-def _renamed(module: str, name: str) -> Callable[[_Undo], None]:
-    """Renames something in JAX, and in all of JAX's own code that uses it."""
-
-    def change(undo: _Undo) -> None:
-        home = _home(module)
-        value = home.__dict__[name]
-        setattr(home, f"{name}_moved", value)
-        undo.delete(home, name)
-        _rewrite(name, f"{name}_moved")
-        undo.last.append(lambda: _rewrite(f"{name}_moved", name))
-
-    return change
-
-
-def _rewrite(old: str, new: str) -> None:
-    for each in gc.get_objects():
-        if isinstance(each, FunctionType) and "/jax/" in each.__code__.co_filename:
-            code = _with_name(each.__code__, old, new)
-            if code is not each.__code__:
-                each.__code__ = code
-
-
-def _with_name(code: CodeType, old: str, new: str) -> CodeType:
-    nested = [
-        _with_name(each, old, new) if isinstance(each, CodeType) else each
-        for each in code.co_consts
-    ]
-    names = tuple(new if each == old else each for each in code.co_names)
-    is_same = all(a is b for a, b in zip(nested, code.co_consts, strict=True))
-    if is_same and names == code.co_names:
-        return code
-    return code.replace(co_names=names, co_consts=tuple(nested))
-
-
 def _home(path: str) -> Any:
     module, _, name = path.partition(":")
     found = importlib.import_module(module)
     return getattr(found, name) if name else found
 
-
-RENAMED = (
-    ("jax._src.pjit", "_get_fastpath_data"),
-    ("jax._src.pjit", "_cpp_pjit_cache_fun_only"),
-    ("jax._src.interpreters.pxla", "ExecuteReplicated"),
-    ("jax._src.interpreters.pxla:MeshExecutable", "create_cpp_call"),
-    ("jax._src.interpreters.pxla:UnloadedMeshExecutable", "from_hlo"),
-)
 
 CASES: dict[str, Callable[..., None]] = {
     "untouched": lambda undo: None,
@@ -130,7 +84,6 @@ CASES: dict[str, Callable[..., None]] = {
     "no text": _no_text,
     "another callable": _another_callable,
     "no options": _no_options,
-    **{f"renamed {name}": _renamed(module, name) for module, name in RENAMED},
     "no canonical": lambda undo: undo.delete(
         _home("jax._src.lib").hlo.HloPrintOptions, "canonical"
     ),
