@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,6 @@ from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, CellTimeoutError
-from jaxnb.model.cells import CellRequest
-from jaxnb.model.group import Whereabouts
 from jaxnb.session import Session, interrupts_and_timeouts
 from support.faults import cleared, pressing_beside
 from support.fixtures import PATIENT_SECONDS, assert_usable, still_running
@@ -161,44 +159,6 @@ def test_who_begins_late_is_interrupted_too(session: Session) -> None:
     assert_usable(session)
 
 
-MISSES = """
-from jaxnb.lockstep import process_interrupts
-def allow(allow=process_interrupts.allow):
-    process_interrupts.allow = allow
-    open({fifo!r}).close()
-    allow()
-if process_index == 2: process_interrupts.allow = allow
-"""
-
-
-@pytest.mark.timing
-def test_who_misses_it_just_before_it_begins_is_interrupted_too(
-    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It begins sooner after that than it can be asked: to ask where it is takes longer."""
-    fifo = str(tmp_path / "fifo")
-    os.mkfifo(fifo)
-    session.run(MISSES.format(fifo=fifo))
-    opened: list[int] = []
-    reach = session._reach
-    interrupt, where = reach.interrupt_in_lockstep, reach.where
-
-    def interrupt_and_begin(request: CellRequest) -> None:
-        interrupt(request)
-        if not opened:
-            opened.append(os.open(fifo, os.O_WRONLY))
-
-    def where_slowly(processes: Iterable[int] | None = None) -> dict[int, Whereabouts]:
-        threading.Event().wait(0.1)
-        return where(processes)
-
-    monkeypatch.setattr(reach, "interrupt_in_lockstep", interrupt_and_begin)
-    monkeypatch.setattr(reach, "where", where_slowly)
-    interrupted(session, BODIES["sleep"], 3)
-    os.close(opened[0])
-    assert_usable(session)
-
-
 STRIKES = """
 import asyncio, signal
 from jaxnb.cells.process_runner import Runner
@@ -328,34 +288,6 @@ SPIN = """
 def spin():
     while True: pass
 """
-
-
-SAVES = """
-import asyncio
-async def work():
-    try:
-        print("in")
-        await asyncio.sleep(1000)
-    finally:
-        await asyncio.sleep(1)
-        for k in range(3):
-            time.sleep(0.1)
-        saved.append(process_index)
-"""
-
-
-@pytest.mark.timing
-@pytest.mark.parametrize("code", ["await work()", "await asyncio.gather(work())"])
-def test_what_is_awaited_may_clean_up(
-    session: Session, monkeypatch: pytest.MonkeyPatch, code: str
-) -> None:
-    monkeypatch.setattr(interrupts_and_timeouts, "INTERRUPT_GRACE_SECONDS", 3600.0)
-    session.run("import time; saved = []")
-    sink = OnFirstLine(press_interrupt, session.num_processes)
-    with pytest.raises(CellError, match=r"KeyboardInterrupt|CancelledError"):
-        session.run(SAVES + code, sink=sink)
-    session.run("assert saved == [process_index]")
-    assert_usable(session)
 
 
 GOES_ON = f"""{SPIN}

@@ -8,8 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +22,7 @@ from jaxnb.errors import (
     ProcessDiedError,
 )
 from jaxnb.session import Session
-from jaxnb.wire import asking
-from support.faults import cleared, pressing_beside
+from support.faults import cleared
 from support.fixtures import (
     assert_usable,
     processes_of_tests,
@@ -250,25 +247,6 @@ def test_an_interrupt_that_comes_again_and_again_ends_no_process(session: Sessio
     session._life.cluster.signal(list(range(session.num_processes)), signal.SIGINT)
     session.run("process_endpoint.failure, process_interrupts.ignore = whole")
     assert [p.pid for p in session.processes] == pids
-    assert_nothing_open(session)
-    assert_usable(session)
-
-
-@pytest.mark.timing
-def test_an_interrupt_reaches_a_process_that_begins_late(session: Session) -> None:
-    session.run(SLOW.format(wait="while True: pass"))
-    late = psutil.Process(session.processes[1].pid)
-    late.suspend()
-
-    def press_and_wake(press: Callable[[], None]) -> None:
-        threading.Event().wait(0.5)
-        press()
-        threading.Event().wait(2 * asking.FREE_SECONDS)
-        late.resume()
-
-    with pressing_beside(press_and_wake), pytest.raises(KeyboardInterrupt):
-        session.pull("slow")
-    assert session.state == "ready"
     assert_nothing_open(session)
     assert_usable(session)
 

@@ -274,17 +274,6 @@ def test_a_recovery_ends_with_the_processes_that_pack(
         assert_usable(session)
 
 
-@pytest.mark.thorough
-def test_a_forked_child_of_the_notebook_ends_nothing(make_session: Callable[..., Session]) -> None:
-    session = make_session(2)
-    child = os.fork()
-    if not child:
-        session.close()
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert_usable(session)
-
-
 def test_where_nobody_is_left_to_be_asked(group: Session) -> None:
     for process in group.processes:
         os.kill(process.pid, signal.SIGKILL)

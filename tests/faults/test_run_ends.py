@@ -231,23 +231,6 @@ def test_what_cannot_be_run_starts_nothing(target: str, tmp_path: Path) -> None:
     assert done.stdout == ""
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("closed", ["1", "2"])
-def test_closed_streams_keep_nothing_waiting(closed: str, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text("print('there')")
-    command = f'exec "$0" -m jaxnb run script.py -n 2 --platform cpu {closed}>&-'
-    done = subprocess.run(
-        ["bash", "-c", command, sys.executable],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENT_SECONDS,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == ("" if closed == "1" else "[0-1] there\n")
-
-
 SLEEPS = "print('ready', flush=True)\nimport time\ntime.sleep(1000)"
 
 

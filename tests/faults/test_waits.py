@@ -24,7 +24,6 @@ from jaxnb.session import Session, panel
 from support import faults as shared
 from support.faults import cleared, show_waits_soon
 from support.fixtures import assert_usable
-from support.transfers import press_interrupt
 
 PROCESSES = 3
 
@@ -182,29 +181,6 @@ def test_who_reads_what_others_have_dispatched_and_left_is_let_read(
         assert len(result.stdout.splitlines()) == 20
         assert sink.notices == []
     assert_kept(session)
-
-
-WAIT = """
-if process_index == 0:
-    mh.process_allgather(np.ones(3))
-else:
-    float(f(x))"""
-
-
-@pytest.mark.timing
-def test_where_processes_are_is_shown_until_they_are_interrupted(group: Session) -> None:
-    sink = Panels(press_interrupt)
-    with pytest.raises(CellError):
-        group.run(WAIT, sink=sink)
-    first, second, last = sink.panels
-    assert [first.has_ended, second.has_ended, last.has_ended] == [False, False, True]
-    assert first.seconds < second.seconds <= last.seconds
-    zero, others = second.places
-    assert (zero.processes, others.processes) == ((0,), (1, 2))
-    assert zero.place is not None
-    assert zero.place.text == "at line 3: `mh.process_allgather(np.ones(3))`"
-    assert second.reason == ""
-    assert_kept(group)
 
 
 @pytest.mark.timing

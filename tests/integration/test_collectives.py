@@ -259,20 +259,6 @@ def test_a_plan_for_256_devices_takes_definitions_of_cells_along(
     require_readable(found)
 
 
-def test_a_plan_does_not_take_values_of_the_group(programs: Session) -> None:
-    code = """mesh = jax.make_mesh((8,), ("x",))
-@partial(jax.shard_map, mesh=mesh, in_specs=P("x"), out_specs=P())
-def f(x): return jax.lax.psum(x, "x")
-"""
-    programs.run(code, cell=53)
-    with pytest.raises(UsageError, match=r"`f` needs `mesh`, which cell \[53\] has made at line 1"):
-        programs.collectives("f(jax.ShapeDtypeStruct((32,), np.float32))", devices=32)
-    # A mesh as jax.make_mesh makes it by default: with explicit axes.
-    code = "mesh = jax.make_mesh((32,), ('x',))\nf(abstract(mesh, (32,), 'x'))"
-    found = programs.collectives(code, devices=32)
-    assert as_rows(found) == [Row("all-reduce", ("x",), 32, "float32[1]", 8)]  # 2 × 31/32 × 4
-
-
 @pytest.mark.parametrize(
     ("code", "devices", "kind", "said"),
     [

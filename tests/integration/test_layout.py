@@ -127,37 +127,6 @@ def test_layouts_say_where_replicas_differ_and_where_parts_are_gone(session: Ses
     assert "pull" not in str(raised.value)
 
 
-def test_no_card_says_same_of_what_was_not_compared(session: Session) -> None:
-    session.run(
-        ODD_ONES + "from jaxnb.arrays.lost import LostArray\nlost = LostArray('it is gone')"
-    )
-    assert session.run("[device]").agreement is Agreement.DIFFERENT
-    assert session.run("[make(P(), host)]").agreement is Agreement.SAME
-
-    def card(code: str, ranks: list[int] | None = None) -> str:
-        return " ".join(value_card(session.run(code, ranks=ranks)).text.split())
-
-    assert "an array on processes 1-2 (byte-compared)" in card("some")
-    assert "processes 1-2: none of it is on processes 0,3" in card("some", [0, 3])
-    assert "here process 1 alone holds any" in card("some", [0, 1])
-    assert "was not compared" in card("lost")
-    assert "lost were not compared" in card("[lost, 1]")
-
-
-def test_a_ref_is_shown_and_pulled_as_the_array_that_it_is_to(session: Session) -> None:
-    session.run(
-        "mesh = jax.make_mesh((8,), ('d',), axis_types=(jax.sharding.AxisType.Auto,))\n"
-        "x = jax.make_array_from_callback(\n"
-        "    (8,), NamedSharding(mesh, P('d')), lambda i: np.arange(8.0)[i])\n"
-        "ref, tree = jax.new_ref(x), {'ref': jax.new_ref(jnp.ones(2)), 'step': 1}"
-    )
-    assert session.layout("ref").entries[0][0] == "ref[...]"
-    assert len(session.layout("ref").bytes_per_device) == 8
-    assert "1 leaf that is no jax.Array" in str(session.layout("tree"))
-    np.testing.assert_array_equal(np.asarray(session.pull("ref")), np.arange(8.0))
-    np.testing.assert_array_equal(np.asarray(session.pull("tree")["ref"]), np.ones(2))
-
-
 def test_what_holds_itself_is_refused(session: Session) -> None:
     """JAX's own code would leave the process at Python's limit of recursion for good."""
     session.run("""

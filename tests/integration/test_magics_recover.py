@@ -45,32 +45,6 @@ def test_recover_says_what_was_kept(group: Notebook) -> None:
     assert "30.0" in group.good("%spmd float(total(y))").text
 
 
-CROSSED = """from jax.experimental import multihost_utils as mh
-if process_index == 0:
-    mh.process_allgather(np.ones(3))
-else:
-    float(total(x))
-"""
-
-
-@pytest.mark.timing
-def test_where_processes_are_is_shown_in_the_card_of_a_background_cell(group: Notebook) -> None:
-    group.good("import jaxnb.session.panel as panel; panel.WAIT_SECONDS = 1.0")
-    group.good(
-        "shown = []\nimport jaxnb.magics.background as background\n"
-        "def note(view, waits, waits_before=background.CardView.waits):\n"
-        "    waits_before(view, waits); shown.append(view._card().text)\n"
-        "background.CardView.waits = note"
-    )
-    group.good(f"%%spmd --check off --async --out handle --timeout 5\n{CROSSED}")
-    group.bad("handle.result()", "CellTimeoutError")
-    first, *_, last = group.good("print(*shown, sep='|')").text.split("|")
-    assert "process 0 has been at line 4: `mh.process_allgather(np.ones(3))`" in first.lower()
-    assert "`%spmd_interrupt` ends the cell" in first
-    assert "ends the cell" not in last
-    group.good("%spmd_recover")
-
-
 PART = "if process_index == 1:\n    y = x * 2\nelse:\n    y = x + 1"
 
 

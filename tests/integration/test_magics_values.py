@@ -102,16 +102,6 @@ def test_what_cannot_be_pulled(nb: Notebook) -> None:
     assert "ready" in nb.good("%spmd_status").text
 
 
-def test_pull_says_that_replicas_differ(nb: Notebook) -> None:
-    nb.good(
-        "%%spmd\nwrong = jax.make_array_from_callback("
-        "(2,), NamedSharding(mesh, P()), lambda i: np.full(2, process_index, np.float32))"
-    )
-    cell = nb.good("%spmd_pull wrong")
-    assert "The replicas of `wrong` differ" in " ".join(cell.text.split())
-    assert all(output.output_type != "stream" for output in cell.node.outputs)
-
-
 # ---------------------------------------------------------------------- push
 
 

@@ -216,23 +216,6 @@ def test_what_cannot_be_pickled_stays_and_is_named(session: Session) -> None:
         session.pull("model['act']")
 
 
-def test_elements_and_keys_that_cannot_be_pickled_are_left_out(session: Session) -> None:
-    """Each is told apart from the others: none takes another's place."""
-    session.run(
-        "import threading\nlocks = {threading.Lock(), threading.Lock(), 7}\n"
-        "rates = {lambda: 1: 1.0, lambda: 2: 2.0, 'w': jnp.ones(2)}"
-    )
-    with pytest.warns(NotMovedWarning, match=r"2 parts.*`locks, element lock`: cannot pickle"):
-        locks = session.pull("locks")
-    assert len(locks) == 3
-    assert 7 in locks
-    with pytest.warns(NotMovedWarning, match=r"2 parts.*`rates, key function <lambda>`: it"):
-        rates = session.pull("rates")
-    assert sorted(map(repr, rates)) == ["'w'", *["<not moved: function <lambda>>"] * 2]
-    np.testing.assert_array_equal(rates["w"], np.ones(2))
-    assert [rate for rate in rates.values() if isinstance(rate, float)] == [1.0, 2.0]
-
-
 def test_parts_of_objects_are_left_out_and_opaque_ones_as_a_whole(
     session: Session, classes: ModuleType
 ) -> None:

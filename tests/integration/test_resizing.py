@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxnb
-from jaxnb.errors import CellError, JaxnbError, ProcessDiedError, UsageError
+from jaxnb.errors import CellError, JaxnbError, UsageError
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
 from support.fixtures import assert_usable, until
@@ -135,27 +135,6 @@ def test_the_sizes_of_a_group_change_and_its_variables_stay(
     assert session.recover(devices_per_process=1).lost == ()
     assert session.num_processes == 4
     assert values(session) == [0, 1, 0, 0]
-    assert_usable(session)
-
-
-@pytest.mark.thorough
-def test_what_would_not_fit_changes_nothing(make_session: Callable[..., Session]) -> None:
-    session = make_session(2)
-    session.run(STATE)
-    pids = [process.pid for process in session.processes]
-    with pytest.raises(UsageError, match=r"group of 3 × 1 devices cannot lay out `x` .*Nothing"):
-        session.recover(num_processes=3)
-    with pytest.raises(UsageError, match="0"):
-        session.recover(num_processes=0)
-    assert [process.pid for process in session.processes] == pids
-    assert values(session) == [0, 1]
-    with pytest.raises(ProcessDiedError):
-        session.run("import os, time\nif process_index: os._exit(1)\ntime.sleep(1000)")
-    with pytest.raises(UsageError, match=r"Process 1 died.*Type `%spmd_recover` first"):
-        session.recover(num_processes=4)
-    session.restart(num_processes=3, devices_per_process=1)
-    assert session.run("num_processes, jax.device_count()").value == (3, 3)
-    assert session.options.num_processes == 3
     assert_usable(session)
 
 

@@ -7,13 +7,11 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import jaxnb
 from jaxnb.errors import CellError, JaxnbError, UsageError
-from jaxnb.recovery import files
 from jaxnb.session import Session
 
 STATE = """
@@ -54,20 +52,6 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
     before = os.umask(request.param)
     yield
     os.umask(before)
-
-
-@pytest.fixture
-def scratch(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The directories of recoveries, as they are made."""
-    folders: list[str] = []
-    make = files.tempfile.mkdtemp
-
-    def recorded(**how: Any) -> str:
-        folders.append(make(**how))
-        return folders[-1]
-
-    monkeypatch.setattr(files.tempfile, "mkdtemp", recorded)
-    return folders
 
 
 @pytest.fixture
@@ -181,23 +165,6 @@ def test_what_one_process_alone_has(session: Session, other: Session, tmp_path: 
         other.load(tmp_path / "empty", ["alone"])
     with pytest.raises(UsageError, match=r"no `alon`. Nothing was loaded. It has .*`alone`"):
         other.load(tmp_path / "empty", ["alon"])
-
-
-def test_a_restart_keeps_the_variables(other: Session, scratch: list[str]) -> None:
-    other.run(STATE)
-    expected = {i: p.value for i, p in other.run(CHECK).per_process.items()}
-    other.run(STATE)
-    before, stages = other.processes, list[str]()
-    carried = other.recover(lambda stage, detail: stages.append(stage))
-    assert {p.pid for p in other.processes}.isdisjoint(p.pid for p in before)
-    assert {i: p.value for i, p in other.run(CHECK).per_process.items()} == expected
-    assert str(carried).startswith("New processes in ")
-    assert "Lost: " in str(carried)
-    (lost,) = (each for each in carried.lost if each.path == "lazy")
-    assert (lost.type, lost.processes) == ("generator", (0, 1, 2, 3))
-    assert (stages[0], stages[-1]) == ("packing", "unpacking")
-    (folder,) = scratch
-    assert not Path(folder).exists()
 
 
 @pytest.mark.usefixtures("umask")

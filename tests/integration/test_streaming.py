@@ -132,20 +132,6 @@ def test_lines_and_displays_stand_in_the_order_in_which_they_were_made(session: 
     assert sink.shown == [*expected, "[0-3] end"]
 
 
-def test_half_a_line_stands_above_the_display_that_ended_it(session: Session) -> None:
-    sink = InOrder()
-    code = (
-        "handle = display(0, display_id=True)\n"
-        "for i in range(3):\n    print('half', i, end='')\n    display(i)\n"
-        "print('a', end='')\nhandle.update(1)\nprint('b')"
-    )
-    result = session.run(code, sink=sink)
-    halves = [text for i in range(3) for text in (f"[0-3] half {i}", str(i))]
-    # An update ends no line: it stands where the display was.
-    assert sink.shown == ["0", *halves, "1", "[0-3] ab"]
-    assert result.per_process[0].stdout == "half 0half 1half 2ab\n"
-
-
 @pytest.mark.parametrize(
     ("outputs", "shown"),
     [

@@ -345,6 +345,13 @@ REPLICAS = (
         r"process 0 ≠ processes 1-3 in \[0:5000\].*several may round differently",
     ),
     Row(
+        "a number",
+        "host data",
+        ("jax.jit(lambda x, y: x + y)(a, 0.1 if process_index else 0.2);",),
+        ("jax.jit(lambda x, y: x + y)(a, 0.1 if num_processes else 0.2);",),
+        r"Argument leaf 1: process 0 passed 0\.2, processes 1-3 passed 0\.1\.",
+    ),
+    Row(
         "one element of a large NumPy array",
         "host data",
         ("host = np.zeros(1 << 20, np.float32); host[345678] = process_index",
