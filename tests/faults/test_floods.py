@@ -29,44 +29,10 @@ class Notices(NoSink):
         self.came.set()
 
 
-class Memory:
-    """The most memory that processes had within the block, beside what they began with.
-
-    Attributes:
-        more: Bytes of the notebook's process, and of each process of the group.
-    """
-
-    def __init__(self, session: Session) -> None:
-        self._watched = [psutil.Process(), *(psutil.Process(p.pid) for p in session.processes)]
-        self._before = self._now()
-        self.more = [0] * len(self._before)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def _now(self) -> list[int]:
-        return [process.memory_info().rss for process in self._watched]
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.05):
-            self.more = list(map(max, self.more, self.held()))
-
-    def held(self) -> list[int]:
-        """Returns what they hold now beside what they began with."""
-        return [a - b for a, b in zip(self._now(), self._before, strict=True)]
-
-    def __enter__(self) -> Memory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        print("MiB", *(each // MIB for each in self.more))
-
-    def assert_below(self, notebook: int, processes: int) -> None:
-        """Fails if the notebook's process, or one of the group's, took more MiB."""
-        assert self.more[0] < notebook * MIB
-        assert max(self.more[1:]) < processes * MIB
+def held_bytes(session: Session) -> list[int]:
+    """Returns the memory of the notebook's process, and of each process of the group."""
+    pids = [None, *(each.pid for each in session.processes)]
+    return [psutil.Process(pid).memory_info().rss for pid in pids]
 
 
 @pytest.mark.thorough
@@ -80,11 +46,14 @@ def test_lines_without_end_are_interrupted(make_session: Callable[..., Session])
     thread = threading.Thread(target=interrupt)
     thread.start()
     code = "i = 0\nwhile True:\n    print(process_index, i)\n    i += 1"
-    with Memory(session) as memory, pytest.raises(CellError, match="KeyboardInterrupt") as raised:
+    before = held_bytes(session)
+    with pytest.raises(CellError, match="KeyboardInterrupt") as raised:
         session.run(code, sink=sink, timeout=110)
     thread.join()
     assert all(e.type_name == "KeyboardInterrupt" for e in raised.value.result.errors.values())
-    memory.assert_below(700, 100)
+    notebook, *processes = (b - a for a, b in zip(before, held_bytes(session), strict=True))
+    assert notebook < 700 * MIB
+    assert max(processes) < 100 * MIB
     assert_usable(session)
 
 

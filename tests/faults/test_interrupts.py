@@ -320,34 +320,6 @@ def test_who_goes_on_elsewhere_is_told_of_and_a_second_interrupt_strikes_that(
     assert_usable(session)
 
 
-CLEANS_UP = f"""{SPIN}
-try:
-    print("in")
-    spin()
-finally:
-    open({{gate!r}}).close()
-    saved = process_index
-"""
-
-
-@pytest.mark.timing
-def test_who_cleans_up_after_an_interrupt_may_end_by_itself(
-    session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(interrupts_and_timeouts, "INTERRUPT_GRACE_SECONDS", 3600.0)
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    opened: list[int] = []
-    pids = [process.pid for process in session.processes]
-    sink = PressWhenTold(lambda: opened.append(os.open(gate, os.O_RDWR)))
-    with pytest.raises(CellError, match="KeyboardInterrupt"):
-        session.run(CLEANS_UP.format(gate=str(gate)), sink=sink)
-    os.close(opened[0])
-    assert [process.pid for process in session.processes] == pids
-    session.run("assert saved == process_index")
-    assert_usable(session)
-
-
 TRAINING = """
 mesh = jax.make_mesh((jax.device_count(),), ("data",))
 whole = NamedSharding(mesh, P())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -46,7 +45,6 @@ from support.transfers import (
     kill,
     press_interrupt,
     pressed_when_asked,
-    shorten_patience,
     until_someone_dies,
     use_path,
 )
@@ -267,36 +265,6 @@ def test_interrupts_at_any_moment_leave_the_group_usable(
 # ---------------------------------------------------------------------- silence
 
 
-@pytest.mark.timing
-def test_a_process_that_is_stopped_halfway_is_named(
-    group: Session, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shorten_patience(monkeypatch)
-    process = psutil.Process(group.processes[1].pid)
-    at_half(group, path, process.suspend, 1, monkeypatch)
-    try:
-        if path == "direct":  # its memory can be read all the same
-            pull_all(group)
-        else:
-            with pytest.raises(JaxnbError, match=r"Process 1 of 3 gave no answer within 1 s"):
-                group.pull("x", lazy=False)
-        assert process.status() == psutil.STATUS_STOPPED
-        stopped = (
-            "Process 1 of 3 gave no answer within 1 s (process 1 is stopped: "
-            f"`kill -CONT {process.pid}` lets it go on), so `x` was pulled only in part"
-        )
-        with pytest.raises(JaxnbError, match=re.escape(stopped)):
-            group.pull("x", lazy=False)
-        there = group.pull("x", ranks=[0, 2])
-        np.testing.assert_array_equal(there[:16], expected()[:16])
-    finally:
-        process.resume()
-    assert group.state == "ready"
-    assert_usable(group)
-    assert_nothing_open(group)
-    np.testing.assert_array_equal(group.pull("x", lazy=False), expected())
-
-
 # ---------------------------------------------------------------------- beside cells
 
 
@@ -305,7 +273,7 @@ def test_a_pull_ends_with_its_group(
     group: Session, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = group.pull("x")
-    assert_ends_with_its_group(group, path, "restart", lambda: pull_all(group), monkeypatch)
+    assert_ends_with_its_group(group, path, lambda: pull_all(group), monkeypatch)
     with pytest.raises(ArrayGoneError):
         np.asarray(there)
     restart(group)

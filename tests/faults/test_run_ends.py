@@ -86,16 +86,6 @@ ROWS = {
         "import threading\nthreading.Thread(target=lambda: 1 / 0).start()",
         err=("[0-1] ZeroDivisionError: division by zero", 'script.py", line 2, in <lambda>'),
     ),
-    "a breakpoint": Row(
-        "import jax\nif jax.process_index() == 0: breakpoint()",
-        out="[0] > {folder}/script.py(2)<module>()\n[0]       1 import jax\n"
-        "[0] ----> 2 if jax.process_index() == 0: breakpoint()\n[0] ipdb> \n",
-        stdin="c\n",
-    ),
-    "sets the number of devices": Row(
-        "import jax\njax.config.update('jax_num_cpu_devices', 3)", 1,
-        err=("RuntimeError on processes 0-1", "use `--devices-per-process N`"),
-    ),
     "computes alone": Row(
         "import jax\nprint(jax.jit(lambda x: x + 1)(1))",
         out="[0-1] 2\n",

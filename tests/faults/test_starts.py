@@ -105,19 +105,6 @@ def test_an_interrupt_during_the_start_leaves_nothing(launcher: str, where: str)
     assert still_running(left) == []
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("step", [(subprocess, "Popen"), (threading.Thread, "start")])
-def test_a_group_that_cannot_be_made_leaves_nothing(
-    step: tuple[object, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt("no more of these")
-
-    monkeypatch.setattr(*step, fail)
-    with pytest.raises(KeyboardInterrupt, match="no more of these"):
-        jaxnb.start(2, platform="cpu")
-
-
 STEPS = [
     (ForkServerClient, "request"),
     (ForkServerClient, "close"),

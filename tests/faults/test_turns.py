@@ -16,7 +16,6 @@ from jaxnb.arrays.moving import request_for
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import (
     CellError,
-    JaxnbError,
     SessionBrokenError,
     SessionClosedError,
 )
@@ -151,20 +150,3 @@ def test_a_reply_comes_though_many_others_have_come_since(
         os.kill(pid, signal.SIGCONT)
     assert isinstance(late.get(PATIENT_SECONDS), messages.Reply)
     assert_usable(session)
-
-
-@pytest.mark.timing
-def test_an_answer_after_the_end_of_a_helper_comes_at_once(
-    make_session: Callable[..., Session],
-) -> None:
-    group = make_session(2)
-    dead = threading.Event()
-    original = group._life._on_death
-    group._life.cluster._on_death = lambda death: (original(death), dead.set())
-    os.kill(group.helper_pids()["controller"], signal.SIGKILL)
-    assert dead.wait(PATIENT_SECONDS)
-    assert not any(row.note for row in group.stats())  # they are asked past it
-    with pytest.raises(JaxnbError, match="controller"):
-        group.run("1")
-    group.restart()
-    assert_usable(group)

@@ -161,29 +161,6 @@ def test_after_a_time_out_nothing_is_done_unasked(group: Session) -> None:
 
 
 @pytest.mark.timing
-def test_who_reads_what_others_have_dispatched_and_left_is_let_read(
-    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only process 0 logs: the others leave while their computations wait for the last one's."""
-    monkeypatch.setattr(panel, "LOOK_SECONDS", 0.2)
-    session = make_session(PROCESSES, devices_per_process=2, check="off")
-    session.run(SETUP + "y = f(x)")
-    code = (
-        "for i in range(20):\n    y = f(x)\n"
-        "    if i == 10 and process_index == 2: time.sleep(2)\n"
-        "    if process_index == 0: print(i, float(y))\n"
-        "float(y)"
-    )
-    for _ in range(3):
-        sink = Notices()
-        result = session.run(code, sink=sink)
-        assert result.value == 66.0  # 0 + 1 + … + 11
-        assert len(result.stdout.splitlines()) == 20
-        assert sink.notices == []
-    assert_kept(session)
-
-
-@pytest.mark.timing
 @pytest.mark.parametrize("stopped", [[1], [0, 1, 2]], ids=["one", "all"])
 def test_who_is_stopped_is_told_of_until_it_goes_on(group: Session, stopped: list[int]) -> None:
     """The cell does not hang in silence, and nothing is done: the stopped may go on."""

@@ -64,7 +64,7 @@ def require_readable(found: Collectives) -> None:
     assert well_formed(found._repr_mimebundle_()["text/html"])
 
 
-# ---------------------------------------------------------------------- the six programs
+# ---------------------------------------------------------------------- the programs
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -103,32 +103,6 @@ f = jax.jit(lambda x: (jax.debug.callback(lambda: ran.append(1)), x - x.mean())[
     assert found.memory.alias_bytes == 4
     assert programs.run("(len(ran), x.is_deleted())").value == (0, False)
     assert "(4 B donated)" in str(found)
-
-
-def test_what_is_not_jitted_is_and_methods_take_their_array(programs: Session) -> None:
-    programs.run("""
-mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(Auto, Auto))
-x = jax.make_array_from_callback((8,), NamedSharding(mesh, P(("a", "b"))),
-                                 lambda i: np.arange(8.0)[i])
-def f(x, *, factor): return jnp.sum(x) * factor
-arguments, settings = (x,), {"factor": 3}
-""")
-    for call in (
-        "f(x, factor=2)",
-        "f(*arguments, **settings)",
-        "x.sum()",
-        "jax.grad(f)(x, factor=1)",
-        "x.sum(axis=0)",
-        "jnp.sum(x, axis=(0,), keepdims=False)",
-        "jax.jit(f).lower(x, factor=1).compile()(x)",
-    ):
-        found = programs.collectives(call)
-        if "grad" in call:
-            assert found == []
-        else:
-            assert as_rows(found) == [
-                Row("all-reduce", ("a", "b"), 8, "float32[]", 7)  # 2 × 7/8 × 4 bytes
-            ]
 
 
 def test_loops_conditionals_and_parts_of_axes(programs: Session) -> None:

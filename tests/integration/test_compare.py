@@ -172,12 +172,3 @@ v = jax.make_array_from_callback((8,), NamedSharding(mesh, P("data")), lambda i:
     assert "jitted with shardings of its own, which apply to every variant" in flat
     assert found["a"].timing is not None
     assert not group.run("v.is_deleted()").value
-
-
-def test_a_call_that_raises_while_it_runs(group: Session) -> None:
-    group.run("def f(x):\n    jax.debug.callback(lambda: 1 / 0)\n    return x + 1")
-    found = group.compare("f(np.ones(8))", specs={"a": "P()"}, mesh={"x": 1}, repeats=1)
-    assert found["a"].failure is not None
-    assert "it did not run" in str(found)
-    assert "ZeroDivisionError" in str(found)
-    assert_usable(group)

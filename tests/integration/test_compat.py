@@ -13,11 +13,7 @@ from pathlib import Path
 import ipyparallel  # noqa: F401  # before its modules, as jax before `jax._src`
 import jax  # noqa: F401
 import pytest
-from ipykernel.inprocess.socket import DummySocket
-from ipykernel.iostream import IOPubThread
-from jupyter_client.session import Session as JupyterSession
 
-from jaxnb.compat.ipykernel import PythonOutStream
 from jaxnb.session import Session
 from unit.test_house import AGREED, PACKAGE, PYTHONS_OWN, defined_names, modules, private_names
 
@@ -87,36 +83,6 @@ def test_the_page_lists_what_is_used() -> None:
     source = "\n".join((PACKAGE / path).read_text() for path in modules())
     words = {name.rpartition(".")[2] for name in listed}
     assert {word for word in words if not re.search(rf"\b{word}\b", source)} == set()
-
-
-def test_a_flush_sends_only_what_there_is() -> None:
-    thread = IOPubThread(DummySocket())  # not started: it sends at once
-    stream = PythonOutStream(JupyterSession(key=b""), thread, "stdout")
-    try:
-        stream.flush()
-        assert not thread.socket.message_sent
-        stream.write("text")
-        stream.flush()
-        assert thread.socket.message_sent
-    finally:
-        stream.close()
-
-
-def test_ipython_completes_and_describes_outside_of_a_request() -> None:
-    run(
-        """
-from IPython.core.completer import IPCompleter
-from IPython.core.interactiveshell import InteractiveShell
-from traitlets.config import Config
-from jaxnb.compat.ipython import described, found_object, matches
-shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
-completer = IPCompleter(shell=shell, namespace={"zipped": 1}, global_namespace={}, use_jedi=False)
-found = matches(completer, "zipp", 4).values()
-assert [one.text for each in found for one in each["completions"]] == ["zipped"]
-text = described(shell, "len", found_object(shell, "len"), 0, 1)["text/plain"]
-assert "number of items" in text
-"""
-    )
 
 
 def test_a_process_keeps_no_output(session: Session) -> None:

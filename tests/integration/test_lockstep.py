@@ -458,20 +458,6 @@ def test_what_was_sent_once_is_not_heard_a_second_time(tmp_path: Path) -> None:
             SealedConnection(end, key, 100, is_new=is_new).arrived()
 
 
-def test_packets_of_threads_come_in_any_order() -> None:
-    """A number that was drawn, and whose packet was never sent, is waited for by nobody."""
-    key, ends = bytes(32), socket.socketpair()
-    asks = SealedConnection(ends[0], key, 100)
-    answers = SealedConnection(ends[1], key, 100, is_new=lambda _: True)
-    numbers = [3, 1, 4, 9, 2]
-    asks._counts = iter(numbers)  # type: ignore[assignment]
-    for number in numbers:
-        asks.send(bytes([number]))
-    assert answers.arrived() == [bytes([number]) for number in numbers]
-    for end in ends:
-        end.close()
-
-
 def test_who_only_connects_keeps_nobody_out(tmp_path: Path) -> None:
     group = Group(tmp_path, host="127.0.0.1")
     door = json.loads(group.path.read_text())

@@ -56,19 +56,3 @@ def test_processes_that_would_part_are_stopped(group: Notebook) -> None:
     assert "agree" not in group.good(f"%%spmd --check off\n{PART}").text
     assert "15.0" in group.good("%spmd float(total(x))").text
     assert "'strict', the default" in group.bad("%%spmd --check record\n1", "UsageError")
-
-
-def test_an_interrupted_recovery_shows_its_card(group: Notebook) -> None:
-    group.good(
-        "import signal, jaxnb.magics.spmd as magic\n"
-        "class Interrupting(magic.ProgressDisplay):\n"
-        "    def __call__(self, stage, detail):\n"
-        "        super().__call__(stage, detail)\n"
-        "        if stage == 'launching': signal.raise_signal(signal.SIGINT)\n"
-        "magic.ProgressDisplay = Interrupting"
-    )
-    cell = group.run("%spmd_recover")
-    assert cell.error.ename == "KeyboardInterrupt"
-    assert "cannot stop half-way" in cell.error.evalue
-    assert "kept" in cell.text
-    assert "ready" in group.good("%spmd_status").text

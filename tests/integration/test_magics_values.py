@@ -183,22 +183,6 @@ def test_a_display_does_not_wait_for_a_cell(nb: Notebook, gate: Any) -> None:
     nb.good("background.result();")
 
 
-def test_a_pull_waits_for_a_background_cell_and_says_so(nb: Notebook, gate: Any) -> None:
-    nb.good(f"%%spmd --async --out background\n{gate.wait}\nx = 'at last'")
-    # What says so opens the gate.
-    nb.good(
-        "texts, show = [], spmd._work.show_wait\n"
-        "def opening(text):\n"
-        f"    texts.append(text); show(text); os.open({str(gate.path)!r}, os.O_RDWR)\n"
-        "spmd._work.show_wait = opening"
-    )
-    cell = nb.good("%spmd_pull x")
-    nb.good("spmd._work.show_wait = show")
-    assert re.search(r"waits for cell \[\d+\] to end \(to end that: ", nb.good("texts[0]").text)
-    assert "waits for" not in cell.text  # it is taken away
-    assert said(nb, "x") == "at last"
-
-
 def test_an_interrupt_while_it_waits_is_one_line(nb: Notebook, gate: Any) -> None:
     nb.good(f"%%spmd --async --out background\n{gate.wait}")
     nb.good(

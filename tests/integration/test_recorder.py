@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import pytest
 
 import jaxnb
@@ -184,27 +183,6 @@ def test_processes_in_step_raise_no_alarm(group: Session) -> None:
             for _ in range(2):
                 assert group.run(code).divergence is None, code
     assert_usable(group)
-
-
-def test_every_call_is_recorded_once(group: Session) -> None:
-    code = "for _ in range(5): y = step(x)\nz = total(y)\nstep(mine);"
-    for _ in range(3):
-        group.run(code)
-        for recording in group.recordings().values():
-            names = [d.name for d in recording.dispatches]
-            assert names == ["jit(<lambda>)"] * 5 + [names[-1]]
-            assert [d.number for d in recording.dispatches] == [1, 2, 3, 4, 5, 6]
-            assert [d.line for d in recording.dispatches] == [1] * 5 + [2]
-            assert [d.collectives for d in recording.dispatches] == [False] * 5 + [True]
-
-
-def test_functions_compute_what_they_would_without(group: Session) -> None:
-    code = "v = scaled(step(x), 3.0)\nnp.concatenate([s.data for s in v.addressable_shards])"
-    by_mode = [group.run(code, check=mode) for mode in ("off", "strict", "off")]  # type: ignore[arg-type]
-    for index in by_mode[0].per_process:
-        first, *others = (result.per_process[index].value for result in by_mode)
-        for other in others:
-            np.testing.assert_array_equal(first, other)
 
 
 def test_jax_is_as_without_hooks_beside_dispatches(group: Session) -> None:

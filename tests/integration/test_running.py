@@ -60,27 +60,6 @@ def test_programs_that_join_processes_by_themselves_find_them_joined(
 # ---------------------------------------------------------------------- values
 
 
-@pytest.mark.parametrize(
-    ("code", "value"),
-    [
-        ("3.5", 3.5),
-        ("[1, (2, {3: 'x'})]", [1, (2, {3: "x"})]),
-        ("10 ** 300", 10**300),
-        ("if True:\n    7", None),
-        ("40 + 2;", None),
-        ("1\n2\n3", 3),
-        ("", None),
-        ("# only a comment", None),
-    ],
-)
-def test_plain_values(session: Session, code: str, value: Any) -> None:
-    result = session.run(code)
-    assert result.value == value
-    assert type(result.value) is type(value)
-    expected = Agreement.NO_VALUE if value is None else Agreement.SAME
-    assert result.agreement is expected
-
-
 def test_a_replicated_array_comes_whole_and_once(session: Session) -> None:
     result = session.run(SHARDED + "jax.jit(lambda x: x.sum(0), out_shardings="
                          "NamedSharding(mesh, P()))(x)")  # fmt: skip

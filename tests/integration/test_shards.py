@@ -315,18 +315,6 @@ def test_unreduced_arrays(session: Session) -> None:
 # ---------------------------------------------------------------------- views
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bool"])
-def test_a_view_is_the_arrays_own_memory(session: Session, dtype: str) -> None:
-    session.run(HELPERS + f'x = make((8, 6), "data", "model", dtype=jnp.dtype("{dtype}"));')
-    told = session.run(
-        "data = [shards.shard_of(x, d.id) for d in jax.local_devices()]\n"
-        "views = [shards.host_view(d) for d in data]\n"
-        "[(v.ctypes.data == d.unsafe_buffer_pointer(), v.flags.writeable, v.dtype.name, v.shape)"
-        " for v, d in zip(views, data)]"
-    )
-    assert told.value == [(True, False, dtype, (2, 3))] * 2
-
-
 DONATE = (
     "f = jax.jit(lambda x: x * 0 - 1, donate_argnums=0)\n"
     "address = lambda a: a.addressable_shards[0].data.unsafe_buffer_pointer()\n"

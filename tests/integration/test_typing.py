@@ -179,17 +179,6 @@ def test_a_magic_within_a_cell(nb: Notebook, code: str, said: str) -> None:
     assert said in cell.error.evalue
 
 
-@pytest.mark.parametrize("code", ["odd?", "%pinfo odd", "%page odd"])
-@pytest.mark.parametrize("ranks", ["", " --ranks 1"])
-def test_help_is_shown_once_though_the_processes_tell_other_things(
-    nb: Notebook, code: str, ranks: str
-) -> None:
-    nb.good("%%spmd\nclass Odd(int):\n    'Odd.'\nodd = Odd(1000 + process_index)\n"
-            "odd.__doc__ = f'I am {1000 + process_index}.'")  # fmt: skip
-    text = nb.good(f"%%spmd{ranks}\n{code}").text
-    assert ("1001" in text, "1000" in text) == (bool(ranks), not ranks)
-
-
 # ---------------------------------------------------------------------- %spmd_auto
 
 

@@ -164,7 +164,6 @@ def _told(name: str, other: object, usual: object) -> Row:
 
 
 _X64 = _refused("jax_enable_x64", True, False, _TOTAL)
-_WITH = "{}\nwith jax.enable_x64(process_index {}): call()"
 
 # Of one program the process that runs operation by operation makes several.
 _DISABLED = """
@@ -174,19 +173,11 @@ try:
 finally:
     jax.config.update("jax_disable_jit", False)
 """
-_BLOCK = "{}\nwith jax.disable_jit(process_index {}): float(f(a))"
 _DISAGREE = r"DivergenceError: The processes do not agree on dispatch"
 
 SETTINGS = (
     _X64,
     queued(_X64),
-    Row(
-        "x64 within a block",
-        "settings",
-        (_WITH.format(_TOTAL, "== 2"),),
-        (_WITH.format(_TOTAL, "< 4"),),
-        r"DivergenceError: .*`jax_enable_x64` is False on processes 0-1,3, True on process 2",
-    ),
     _refused("jax_default_prng_impl", "rbg", "threefry2x32", _DRAW),
     _refused("jax_threefry_partitionable", False, True, _DRAW),
     Row(
@@ -194,13 +185,6 @@ SETTINGS = (
         "settings",
         (f"{_TOTAL}\n{_DISABLED.format('process_index == 2')}",),
         (f"{_TOTAL}\n{_DISABLED.format('num_processes')}",),
-        _DISAGREE,
-    ),
-    Row(
-        "jax_disable_jit within a block",
-        "settings",
-        (_BLOCK.format(_TOTAL, "== 2"),),
-        (_BLOCK.format(_TOTAL, "< 4"),),
         _DISAGREE,
     ),
     _told("jax_disable_jit", True, False),
