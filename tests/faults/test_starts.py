@@ -85,7 +85,7 @@ except KeyboardInterrupt:
     ("launcher", "where"),
     [
         ("fork", "joining"),
-        ("local", "launching"),
+        pytest.param("local", "launching", marks=thorough),
         *(
             pytest.param("fork", where, marks=thorough)
             for where in ("starting", "the ipyparallel controller", "checking")

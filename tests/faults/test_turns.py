@@ -88,7 +88,7 @@ def test_a_waiting_cell_can_be_interrupted_alone(
     assert_usable(session)
 
 
-def test_restart_ends_a_running_cell(
+def test_restart_ends_a_running_cell_and_close_a_waiting_one_too(
     make_session: Callable[..., Session], beside: Callable[..., Any]
 ) -> None:
     group = make_session(2)
@@ -97,12 +97,6 @@ def test_restart_ends_a_running_cell(
     with pytest.raises(SessionBrokenError, match="restarted"):
         running.result(PATIENT_SECONDS)
     assert_usable(group)
-
-
-def test_close_ends_a_running_and_a_waiting_cell(
-    make_session: Callable[..., Session], beside: Callable[..., Any]
-) -> None:
-    group = make_session(2)
     running = beside(group)
     with ThreadPoolExecutor(1) as pool:
         sink = NoSink()

@@ -159,31 +159,6 @@ def test_exceptions_that_are_kept_hold_no_array_of_old(shared: Session) -> None:
     assert shared.run("str(kept)").value == "kept"
 
 
-def test_what_cannot_be_kept_is_told_and_says_so_when_it_is_used(group: Session) -> None:
-    group.run(
-        "import itertools, sys, types\n"
-        "sys.modules['its_own'] = types.SimpleNamespace(load_ipython_extension=lambda _: None)\n"
-        "lowered = jax.jit(jnp.sum).lower(jnp.ones(3))\n"
-        "f = jax.jit(jnp.sum).lower(jnp.ones(3)).compile()\n"
-        "g = (a for a in [jnp.ones(7)])\n"
-        "repeated = itertools.repeat(jnp.ones(5))\n"
-        "%load_ext its_own"
-    )
-    lost = group.recover().lost
-    assert [each.processes for each in lost] == [(0, 1, 2)] * 4
-    assert {each.path: each.reason for each in lost} == {
-        "lowered": "what lower(...) gave: lower it again",
-        "f": "what lower(...).compile() gave: compile it again",
-        "g": "cannot pickle 'generator' object",
-        "its_own": "not loaded in new processes: type `%spmd %load_ext its_own`",
-    }
-    assert group.run("float(next(repeated).sum())").value == 5
-    for use in ("f(jnp.ones(3))", "lowered.compile()(jnp.ones(3))", "next(g)"):
-        with pytest.raises(CellError, match=r"ValueGoneError at line 1: .* was not carried over"):
-            group.run(use)
-    assert_usable(group)
-
-
 def test_views_of_numpy_are_as_good_as_before_and_nothing_is_said_of_them(shared: Session) -> None:
     """Not once, and not when it is reconnected again, with what the views hold."""
     shared.run(
@@ -242,15 +217,37 @@ assert gathered == [[[0], [1], [2]]]
 """
 
 
-def test_what_holds_the_old_group_holds_the_new_one(group: Session) -> None:
+def test_what_holds_the_old_group_holds_the_new_one_and_what_cannot_be_kept_says_so(
+    group: Session,
+) -> None:
     """Nothing is rebuilt, caches too are mended, and what the user has given is called."""
     group.run(HOLDERS)
+    group.run(
+        "import itertools, sys, types\n"
+        "sys.modules['its_own'] = types.SimpleNamespace(load_ipython_extension=lambda _: None)\n"
+        "lowered = jax.jit(jnp.sum).lower(jnp.ones(3))\n"
+        "f = jax.jit(jnp.sum).lower(jnp.ones(3)).compile()\n"
+        "g = (a for a in [jnp.ones(7)])\n"
+        "repeated = itertools.repeat(jnp.ones(5))\n"
+        "%load_ext its_own"
+    )
     recovered = group.recover()
-    assert recovered.lost == ()
     assert recovered.hook_errors == ("processes 0-2: `bad` raised ValueError: no",)
     assert recovered.hook_output == dict.fromkeys(range(3), "again\n")
     assert "printed on processes 0-2: again" in str(recovered)
     group.run(AFTER)
+    lost = recovered.lost
+    assert [each.processes for each in lost] == [(0, 1, 2)] * 4
+    assert {each.path: each.reason for each in lost} == {
+        "lowered": "what lower(...) gave: lower it again",
+        "f": "what lower(...).compile() gave: compile it again",
+        "g": "cannot pickle 'generator' object",
+        "its_own": "not loaded in new processes: type `%spmd %load_ext its_own`",
+    }
+    assert group.run("float(next(repeated).sum())").value == 5
+    for use in ("f(jnp.ones(3))", "lowered.compile()(jnp.ones(3))", "next(g)"):
+        with pytest.raises(CellError, match=r"ValueGoneError at line 1: .* was not carried over"):
+            group.run(use)
     assert_usable(group)
 
 

@@ -208,6 +208,7 @@ def test_arrays_that_are_not_summed_yet_are_saved_and_not_laid_out_anew(
         session.load(tmp_path / "state")
 
 
+@pytest.mark.thorough
 def test_a_cell_that_waited_while_the_size_changed_is_not_run(
     make_session: Callable[..., Session],
 ) -> None:

@@ -159,22 +159,15 @@ def serve(fork_server: ForkServerClient) -> Path:
     return Path(unquote(answer["line"].strip().removeprefix("unix:")))
 
 
-def test_each_coordination_service_has_a_socket_of_its_own(fork_server: ForkServerClient) -> None:
-    """It asks nobody who they are."""
+def test_the_fork_server_answers_until_it_has_ended(fork_server: ForkServerClient) -> None:
+    """Each coordination service has a socket of its own: it asks nobody who they are."""
+    with pytest.raises(StartError, match="_do_nonsense"):
+        fork_server.request("nonsense").result(PATIENT_SECONDS)
     first, second = serve(fork_server), serve(fork_server)
     assert first != second
     assert first.is_socket()
     assert second.is_socket()
     assert stat.S_IMODE(first.parent.stat().st_mode) == 0o700
-
-
-def test_an_unknown_command_is_an_error_and_ends_nothing(fork_server: ForkServerClient) -> None:
-    with pytest.raises(StartError, match="_do_nonsense"):
-        fork_server.request("nonsense").result(PATIENT_SECONDS)
-    assert serve(fork_server).is_socket()
-
-
-def test_a_request_to_an_ended_server_fails(fork_server: ForkServerClient) -> None:
     fork_server.close()
     with pytest.raises(SessionBrokenError, match=r"The fork server .* ended with status 0"):
         fork_server.request("service").result(PATIENT_SECONDS)
