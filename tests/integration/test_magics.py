@@ -486,10 +486,3 @@ def test_pitfalls_stand_under_the_cell_once(nb: Notebook) -> None:
     assert "`%spmd_help recompiled`" in shown.text
     assert "<b>line 3: <code>for i in range(8)" in shown.html
     assert "⚠" not in nb.good(loop).text
-    spread = nb.run(
-        "%%spmd\nm = jax.make_mesh((jax.device_count(),), ('m',))\n"
-        "s = jax.make_array_from_callback((4,), NamedSharding(m, P('m')), lambda i: np.ones(4)[i])"
-        "\ns.tolist()"
-    )
-    assert spread.failed
-    assert "⚠ line 4: `s.tolist()`" in spread.text
