@@ -253,12 +253,6 @@ def test_a_plan_that_cannot_be_made(
     assert said in str(caught.value)
 
 
-def test_a_plan_shows_the_line_that_raised() -> None:
-    with pytest.raises(NotCompiledError) as caught:
-        jaxnb.plan("f(3)", setup="def f(x):\n    raise ValueError('no such luck')", devices=2)
-    assert 'File "<plan>", line 2, in f\n    raise ValueError' in shown(caught.value)
-
-
 def test_a_scratch_process_ends_with_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "fifo"
     os.mkfifo(path)

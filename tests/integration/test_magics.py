@@ -108,9 +108,9 @@ def kernel() -> Iterator[Notebook]:
         yield notebook
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def notebook() -> Iterator[Notebook]:
-    """A kernel of its own with the extension loaded, and no group."""
+    """A kernel with the extension loaded, and no group before and after each test."""
     yield from kernel()
 
 

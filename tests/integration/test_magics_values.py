@@ -1,4 +1,4 @@
-"""Pull, push and layout in a real notebook kernel, and how what they bring is shown."""
+"""Pull, push, layout and recovery in a real notebook kernel, and how what they bring is shown."""
 
 from __future__ import annotations
 
@@ -196,3 +196,29 @@ def test_an_interrupt_while_it_waits_is_one_line(nb: Notebook, gate: Any) -> Non
     assert cell.error.traceback == [
         "KeyboardInterrupt: Interrupted before its turn came; nothing was run."
     ]
+
+
+# ---------------------------------------------------------------------- when it goes wrong
+
+
+def test_recover_says_what_was_kept(nb: Notebook) -> None:
+    nb.good("%spmd y = x * 2")
+    shown = nb.good("%spmd_recover").text
+    assert "new processes in" in shown
+    assert "kept" in shown
+    assert "Lost" not in shown
+    assert "992.0" in nb.good("%spmd float(jnp.sum(y))").text
+
+
+PART = "if process_index == 1:\n    y = x * 2\nelse:\n    y = x + 1"
+
+
+def test_processes_that_would_part_are_stopped(nb: Notebook) -> None:
+    said = nb.bad(f"%%spmd\n{PART}", "CellError")
+    assert "DivergenceError: The processes do not agree on dispatch 1 over processes 0-1" in said
+    kind = "float32[8,4], int -> float32[8,4] at line"
+    assert f"process 0: was to dispatch jit(add) {kind}" in said
+    assert f"process 1: was to dispatch jit(multiply) {kind}" in said
+    assert "agree" not in nb.good(f"%%spmd --check off\n{PART}").text
+    assert "496.0" in nb.good("%spmd float(jnp.sum(x))").text
+    assert "'strict', the default" in nb.bad("%%spmd --check record\n1", "UsageError")

@@ -97,6 +97,7 @@ def test_tab(nb: Notebook, marked: str, expected: list[str]) -> None:
     assert tab(nb, marked) == expected
 
 
+@pytest.mark.thorough
 def test_without_a_group_tab_is_ipythons() -> None:
     for notebook in kernel():
         notebook.good("only_here = 1")
