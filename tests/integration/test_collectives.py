@@ -64,7 +64,7 @@ def require_readable(found: Collectives) -> None:
     assert well_formed(found._repr_mimebundle_()["text/html"])
 
 
-# ---------------------------------------------------------------------- the programs
+# ---------------------------------------------------------------------- the six programs
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -1,4 +1,4 @@
-"""Five programs that people shard, for 8 devices, and what each has to send: by hand.
+"""Six programs that people shard, for 8 devices, and what each has to send: by hand.
 
 Sizes are small and different, so that no two numbers are equal by accident. A float32 has 4
 bytes, a complex64 has 8. `n` is the size of a group.
@@ -147,6 +147,25 @@ def halo_steps(u):
     ),
 )
 
+FFT = Program(
+    """
+fft_mesh = jax.make_mesh((2, 4), ("rows", "columns"), axis_types=(Auto, Auto))
+@jax.jit
+@partial(jax.shard_map, mesh=fft_mesh, in_specs=P("rows", "columns"),
+         out_specs=P(None, "rows", "columns"))
+def fft_3d(x):
+    x = jax.lax.all_to_all(jnp.fft.fft(x, axis=2), "columns", 2, 1, tiled=True)
+    x = jax.lax.all_to_all(jnp.fft.fft(x, axis=1), "rows", 1, 0, tiled=True)
+    return jnp.fft.fft(x, axis=0)
+""",
+    "fft_3d(abstract(fft_mesh, (8, 16, 16), 'rows', 'columns', dtype=jnp.complex64))",
+    (
+        # An eighth of 8 × 16 × 16 complex numbers is 2048 bytes; 3/4 of it leave the device to
+        # the others in its row, then half of it to the other one in its column.
+        Row("all-to-all", ("columns",), 4, "4 × complex64[4, 4, 4]", 3 * 4 * 4 * 16 * 8 // 4),
+        Row("all-to-all", ("rows",), 2, "2 × complex64[4, 8, 4]", 1 * 4 * 16 * 4 * 8 // 2),
+    ),
+)
 
 PROGRAMS = {
     "FSDP": FSDP,
@@ -154,6 +173,7 @@ PROGRAMS = {
     "ring attention": RING,
     "MoE": MOE,
     "halo exchange": HALO,
+    "3-D FFT": FFT,
 }
 
 GPU_TEXT = """HloModule jit_step, is_scheduled=true, num_partitions=8
