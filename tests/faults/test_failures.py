@@ -182,7 +182,7 @@ right = float(total(y, host))
     "code",
     [
         pytest.param(FLAKY, id="flaky"),
-        pytest.param(NO_RESULT, id="no result"),
+        pytest.param(NO_RESULT, id="no result", marks=pytest.mark.thorough),
         pytest.param(POISONED, id="of an argument"),
     ],
 )

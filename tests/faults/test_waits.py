@@ -213,7 +213,10 @@ if process_index == 1: _lose({kind!r}, {text!r})
 
 @pytest.mark.parametrize(
     ("kind", "text"),
-    [pytest.param("apply_reply", "ok", id="answer"), pytest.param("status", "idle", id="end")],
+    [
+        pytest.param("apply_reply", "ok", id="answer"),
+        pytest.param("status", "idle", id="end", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_message_that_is_lost_is_told_of(
     group: Session, monkeypatch: pytest.MonkeyPatch, kind: str, text: str
