@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,14 +132,3 @@ def test_what_a_handler_dispatches_as_its_cell_ends_is_refused(group: Session) -
     group.run("Line.leave = leave")
     first, *_ = group.run("said").per_process[1].value
     assert "was to be dispatched while no cell runs here" in first
-
-
-def test_a_pull_is_agreed_on_where_one_was_replaced(group: Session) -> None:
-    """The new process has run no cell that says how it is to be checked."""
-    group.restart()
-    group.run(SETUP)
-    os.kill(group.processes[1].pid, signal.SIGKILL)
-    until(lambda: group.state == "broken", "the death was known")
-    group.recover()
-    group.run(SETUP)
-    assert group.pull("everyone") == 7

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -145,30 +145,6 @@ def test_what_comes_after_it_does_not_meet_the_wrong_one(group: Session, keeps: 
 
 
 @pytest.mark.thorough
-def test_a_thread_meets_no_wrong_one_either(group: Session) -> None:
-    """Of two that fail, one on each process, nothing would be left to wait for."""
-    before, sink = pids(group), Presses()
-    with pytest.raises(CellError):
-        group.run(
-            "import threading\nresults = []\n"
-            "def several():\n"
-            "    for i in range(4):\n"
-            "        try:\n"
-            "            with guarded(*{0: [0], 2: [1]}.get(i, [])): made = total(many[i], host)\n"
-            "        except Exception: made = None\n"
-            "        results.append(made)\n"
-            "many = [x * (i + 1) for i in range(4)]\n"
-            "thread = threading.Thread(target=several); thread.start(); thread.join()\n"
-            "del thread\n"
-            "[result_of(each) for each in results]",
-            sink=sink,
-            interrupted=sink.interrupted,
-        )
-    assert "Process 0 failed in `jit(<lambda>)` at line 6 of cell" in sink.notices[0]
-    assert_new_group(group, before, sink.notices)
-
-
-@pytest.mark.thorough
 def test_what_fails_on_all_alike_is_gone_on_with(group: Session) -> None:
     before = pids(group)
     group.run(FAILS_AND_GOES_ON.format(processes=(0, 1)) + "assert float(total(x, host)) == kept")
@@ -200,20 +176,13 @@ alone = mapped(called, P("d"))
 odd = {1}; y = alone(x * 10)
 right = float(total(y, host))
 """
-DROPPED = "odd = {1}; called_before(x); right = float(total(x, host))"  # nobody has its result
-ON_ONE_DEVICE = """
-some = of((np.arange(n) == n - 1).astype(np.float32))
-odd = {1}; y = called_before(some)
-"""
 
 
 @pytest.mark.parametrize(
     "code",
     [
         pytest.param(FLAKY, id="flaky"),
-        pytest.param(DROPPED, id="dropped", marks=pytest.mark.thorough),
-        pytest.param(NO_RESULT, id="no result"),
-        pytest.param(ON_ONE_DEVICE, id="one device of two", marks=pytest.mark.thorough),
+        pytest.param(NO_RESULT, id="no result", marks=pytest.mark.thorough),
         pytest.param(POISONED, id="of an argument"),
     ],
 )
@@ -244,32 +213,3 @@ def test_what_is_deleted_has_not_failed(group: Session) -> None:
         group.run("y = called_after(x); y.delete(); raise KeyError('mine')", sink=sink)
     assert group.run("float(total(x, host)) == kept").value is True
     assert (pids(group), sink.notices) == (before, [])
-
-
-@pytest.mark.thorough
-def test_a_nan_that_one_process_looks_for_has_not_failed(group: Session) -> None:
-    before, sink = pids(group), Presses()
-    group.run(
-        "log = mapped(lambda a: jnp.log(a) * 0 + jax.lax.psum(a.sum(), 'd'), P('d'))\n"
-        "jax.config.update('jax_debug_nans', True)\n"
-        "try: log(x - 1).block_until_ready(); found = ''\n"
-        "except Exception as error: found = type(error).__name__\n"
-        "jax.config.update('jax_debug_nans', False)",
-        sink=sink,
-    )
-    assert group.run("found").per_process[0].value != ""
-    assert group.run("float(total(x, host)) == kept").value is True
-    assert pids(group) == before
-
-
-@pytest.mark.thorough
-def test_with_one_device_each_it_is_told_and_mended_too(
-    make_session: Callable[..., Session],
-) -> None:
-    """There the dispatch itself raises, after the processes have met."""
-    session, sink = make_session(2), Presses()
-    session.run(SETUP)
-    before = pids(session)
-    with pytest.raises(CellError, match="process 1 raised"):
-        session.run("odd = {1}; y = called_after(x).block_until_ready()", sink=sink)
-    assert_new_group(session, before, sink.notices)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,6 @@ from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, CellTimeoutError
-from jaxnb.model.cells import CellRequest
-from jaxnb.model.group import Whereabouts
 from jaxnb.session import Session, interrupts_and_timeouts
 from support.faults import cleared, pressing_beside
 from support.fixtures import PATIENT_SECONDS, assert_usable, still_running
@@ -104,14 +102,6 @@ def test_sigint_ends_the_cell_on_every_process(session: Session, body: str) -> N
     assert_usable(session)
 
 
-@pytest.mark.thorough
-def test_what_a_command_has_put_into_the_background_ends_with_it(session: Session) -> None:
-    """The shell ends by SIGINT, and what it has started ignores that."""
-    result = interrupted(session, "!sleep 1000 & echo $!; wait", 1, ranks=[1])
-    pid = int(result.per_process[1].stdout)
-    assert not still_running(each for each in psutil.process_iter() if each.pid == pid)
-
-
 @pytest.mark.parametrize(
     "code",
     [
@@ -169,44 +159,6 @@ def test_who_begins_late_is_interrupted_too(session: Session) -> None:
     assert_usable(session)
 
 
-MISSES = """
-from jaxnb.lockstep import process_interrupts
-def allow(allow=process_interrupts.allow):
-    process_interrupts.allow = allow
-    open({fifo!r}).close()
-    allow()
-if process_index == 2: process_interrupts.allow = allow
-"""
-
-
-@pytest.mark.timing
-def test_who_misses_it_just_before_it_begins_is_interrupted_too(
-    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It begins sooner after that than it can be asked: to ask where it is takes longer."""
-    fifo = str(tmp_path / "fifo")
-    os.mkfifo(fifo)
-    session.run(MISSES.format(fifo=fifo))
-    opened: list[int] = []
-    reach = session._reach
-    interrupt, where = reach.interrupt_in_lockstep, reach.where
-
-    def interrupt_and_begin(request: CellRequest) -> None:
-        interrupt(request)
-        if not opened:
-            opened.append(os.open(fifo, os.O_WRONLY))
-
-    def where_slowly(processes: Iterable[int] | None = None) -> dict[int, Whereabouts]:
-        threading.Event().wait(0.1)
-        return where(processes)
-
-    monkeypatch.setattr(reach, "interrupt_in_lockstep", interrupt_and_begin)
-    monkeypatch.setattr(reach, "where", where_slowly)
-    interrupted(session, BODIES["sleep"], 3)
-    os.close(opened[0])
-    assert_usable(session)
-
-
 STRIKES = """
 import asyncio, signal
 from jaxnb.cells.process_runner import Runner
@@ -260,13 +212,6 @@ def test_an_interrupt_in_jaxs_own_callback_strikes_at_once(
     for _ in range(10):
         assert interrupted(session, code).stderr == ""
     assert_usable(session)
-
-
-@pytest.mark.thorough
-def test_what_else_python_ignores_is_printed(session: Session) -> None:
-    result = session.run("class Thing:\n    def __del__(self): raise KeyboardInterrupt\nThing();")
-    for each in result.per_process.values():
-        assert each.stderr.startswith("Exception ignored in: <function Thing.__del__")
 
 
 @pytest.mark.parametrize("gap_seconds", [0.0, pytest.param(0.1, marks=pytest.mark.timing)])
@@ -345,90 +290,6 @@ def spin():
 """
 
 
-KEEPS_OTHER_STEPS = """
-c = jax.make_array_from_callback((8,), NamedSharding(mesh, P()), lambda index: np.zeros(8))
-count = 0
-while True:
-    try:
-        new = jnp.sin(c)
-        count += 1
-        if count == 1 or process_index != 2:
-            latest = new
-        if count == 9: print("in")
-    except KeyboardInterrupt: pass
-"""
-
-
-@pytest.mark.thorough
-def test_who_was_read_while_it_went_on_is_told_to_hold_another_step(
-    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(interrupts_and_timeouts, "CAUGHT_SECONDS", 0.5)
-    session = make_session(4)
-    session.run("mesh = jax.make_mesh((4,), ('d',), axis_types=(jax.sharding.AxisType.Auto,))")
-    sink = PressWhenTold(press_interrupt)
-    with pytest.raises(CellError, match="did not end the cell") as raised:
-        session.run(KEEPS_OTHER_STEPS, sink=sink)
-    assert "latest" in {each.place for each in raised.value.result.unequal_names}
-    assert "`latest`" in sink.notices[-1]
-    assert_usable(session)
-
-
-AWAITS = """
-import asyncio
-while True:
-    try:
-        print("in")
-        await asyncio.sleep(1000)
-    except asyncio.CancelledError:
-        if process_index != 2: raise
-"""
-
-
-@pytest.mark.timing
-def test_a_loop_that_swallows_the_interrupt_of_what_it_awaits_is_told_of(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is awaited may clean up: that looks the same, so only the user can tell."""
-    monkeypatch.setattr(interrupts_and_timeouts, "INTERRUPT_GRACE_SECONDS", 3600.0)
-    pid = session.processes[2].pid
-    sink = PressWhenTold(press_interrupt)
-    with pytest.raises(CellError, match="process 2 did not end the cell"):
-        session.run(AWAITS, sink=sink)
-    place = "it is at line 6: `await asyncio.sleep(1000)`"
-    assert [place in text for text in sink.notices] == [True, False]
-    assert session.processes[2].pid != pid
-    assert_usable(session)
-
-
-SAVES = """
-import asyncio
-async def work():
-    try:
-        print("in")
-        await asyncio.sleep(1000)
-    finally:
-        await asyncio.sleep(1)
-        for k in range(3):
-            time.sleep(0.1)
-        saved.append(process_index)
-"""
-
-
-@pytest.mark.timing
-@pytest.mark.parametrize("code", ["await work()", "await asyncio.gather(work())"])
-def test_what_is_awaited_may_clean_up(
-    session: Session, monkeypatch: pytest.MonkeyPatch, code: str
-) -> None:
-    monkeypatch.setattr(interrupts_and_timeouts, "INTERRUPT_GRACE_SECONDS", 3600.0)
-    session.run("import time; saved = []")
-    sink = OnFirstLine(press_interrupt, session.num_processes)
-    with pytest.raises(CellError, match=r"KeyboardInterrupt|CancelledError"):
-        session.run(SAVES + code, sink=sink)
-    session.run("assert saved == [process_index]")
-    assert_usable(session)
-
-
 GOES_ON = f"""{SPIN}
 try:
     print("in")
@@ -456,34 +317,6 @@ def test_who_goes_on_elsewhere_is_told_of_and_a_second_interrupt_strikes_that(
     assert "Interrupt again (earlier ones count once) to interrupt what it does now" in told
     assert told.endswith("it is ended by force, and new processes take over the variables.")
     assert [process.pid for process in session.processes] == pids
-    assert_usable(session)
-
-
-CLEANS_UP = f"""{SPIN}
-try:
-    print("in")
-    spin()
-finally:
-    open({{gate!r}}).close()
-    saved = process_index
-"""
-
-
-@pytest.mark.timing
-def test_who_cleans_up_after_an_interrupt_may_end_by_itself(
-    session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(interrupts_and_timeouts, "INTERRUPT_GRACE_SECONDS", 3600.0)
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    opened: list[int] = []
-    pids = [process.pid for process in session.processes]
-    sink = PressWhenTold(lambda: opened.append(os.open(gate, os.O_RDWR)))
-    with pytest.raises(CellError, match="KeyboardInterrupt"):
-        session.run(CLEANS_UP.format(gate=str(gate)), sink=sink)
-    os.close(opened[0])
-    assert [process.pid for process in session.processes] == pids
-    session.run("assert saved == process_index")
     assert_usable(session)
 
 

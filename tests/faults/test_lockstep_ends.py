@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import jaxnb
 from jaxnb.cells.sinks import NoSink
-from jaxnb.errors import CellError, ProcessDiedError
+from jaxnb.errors import CellError
 from jaxnb.session import Session, panel
 from support.fixtures import PATIENT_SECONDS
 
@@ -107,15 +107,3 @@ def test_what_was_raised_is_told_while_another_process_is_at_work(
         assert told[0] == told[2]
         assert "process 1: raised NameError at line 1" in told[0]
     assert group.run("float(total(x))").value == 6.0
-
-
-@pytest.mark.thorough
-def test_what_was_raised_before_another_process_died_is_told_with_the_death(
-    make_session: Callable[..., Session],
-) -> None:
-    session = make_session(2)
-    code = "import os, time\nif process_index == 0: nope\ntime.sleep(1)\nos.kill(os.getpid(), 9)"
-    with pytest.raises(ProcessDiedError) as caught:
-        session.run(code)
-    said = "Before that, process 0 raised NameError at line 2: name 'nope' is not defined. Type"
-    assert said in str(caught.value)

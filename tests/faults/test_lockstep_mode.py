@@ -10,11 +10,8 @@ from typing import Any
 
 import pytest
 
-import jaxnb
-from jaxnb.cells import card_cell
 from jaxnb.cells.result import CellResult
 from jaxnb.session import Session
-from support.faults import OnWaits
 from support.fixtures import PATIENT_SECONDS
 
 SETUP = """
@@ -50,23 +47,15 @@ def opened(tmp_path: Path) -> Opened:
     return Opened(tmp_path / "opened")
 
 
-@pytest.fixture(scope="module")
-def module_group() -> Iterator[Session]:
-    with jaxnb.start(4, devices_per_process=2, platform="cpu", check="strict") as session:
-        yield session
-
-
 @pytest.fixture
-def group(module_group: Session) -> Iterator[Session]:
+def group(session: Session) -> Iterator[Session]:
     """A group with variables in it; after the test it is the same one, and computes."""
-    if module_group.state != "ready":
-        module_group.restart()
-    module_group.run(SETUP)
-    pids = [process.pid for process in module_group.processes]
-    yield module_group
-    if module_group.state == "ready":
-        assert module_group.run("float(total(x))").value == 16.0
-        assert [process.pid for process in module_group.processes] == pids
+    session.run(SETUP)
+    pids = [process.pid for process in session.processes]
+    yield session
+    if session.state == "ready":
+        assert session.run("float(total(x))").value == 16.0
+        assert [process.pid for process in session.processes] == pids
 
 
 def failed(group: Session, code: str, **settings: Any) -> CellResult:
@@ -143,27 +132,6 @@ def interrupted(group: Session, code: str, opened: Opened, **settings: Any) -> C
     return result
 
 
-LOOP = """
-y, i = x, 0
-while True:
-    y, i = step(y), i + 1
-    if process_index == 0 and i == 50:
-        {open}
-    if process_index == i % 4:
-        np.ones(10000).sum()
-"""
-
-
-@pytest.mark.thorough
-def test_what_handles_an_interrupt_computes_on_all(group: Session, opened: Opened) -> None:
-    loop = "    ".join(LOOP.format(open=opened.open).splitlines(keepends=True))
-    code = f"try:{loop}\nexcept KeyboardInterrupt:\n    saved = float(total(y))"
-    result = interrupted(group, code, opened)
-    assert not result.errors
-    steps, saved = group.run("i, saved").value
-    assert saved == 16.0 * (steps + 1)
-
-
 @pytest.mark.filterwarnings("ignore::jaxnb.errors.PitfallWarning")
 def test_other_threads_dispatch_in_other_orders(group: Session) -> None:
     result = group.run(
@@ -211,62 +179,6 @@ def test_what_is_raised_while_a_process_waits_is_raised_once_it_is_made(group: S
     caught = "try: until_alarm()\nexcept TimeoutError: pass"
     group.run(f"y = x\n{caught}", timeout=PATIENT_SECONDS, raise_on_error=False)
     assert group.run("float(total(step(x)))", timeout=PATIENT_SECONDS).value == 32.0
-
-
-@pytest.mark.thorough
-def test_main_does_not_wait_for_a_threads_first_call(group: Session) -> None:
-    """C++ has all threads of a process wait for the first call of a function."""
-    code = (
-        "import sys\n"
-        "new, ends, may_begin = jax.jit(lambda x: x * 3), [], threading.Event()\n"
-        "def work(): may_begin.wait(); ends.append(new(x))\n"
-        "thread = threading.Thread(target=work); thread.start()\n"
-        "def asks():\n"
-        "    frame = sys._current_frames()[thread.ident]\n"
-        "    while frame and 'process_connection' not in frame.f_code.co_filename:\n"
-        "        frame = frame.f_back\n"
-        "    return frame\n"
-        "if process_index == 0:\n"
-        "    may_begin.set()\n"
-        "    while not asks(): time.sleep(0.01)\n"
-        "y = new(x)\n"
-        "may_begin.set(); thread.join()\n"
-        "float(total(y)), float(total(ends[0]))"
-    )
-    assert group.run(code, timeout=PATIENT_SECONDS).value == (48.0, 48.0)
-
-
-@pytest.mark.thorough  # how it is told: tests/unit/test_reasons.py
-def test_threads_that_differ_are_told_of(group: Session) -> None:
-    """Nobody knows whether others will say the same: it is shown, and ends with an interrupt."""
-    panel = OnWaits(group.interrupt)
-    code = (
-        "def add(): jax.jit(jnp.add)(x, np.float32(process_index % 2))\n"
-        "thread = threading.Thread(target=add, daemon=True); thread.start(); thread.join()"
-    )
-    result = group.run(code, sink=panel, raise_on_error=False, timeout=PATIENT_SECONDS)
-    said = " ".join(card_cell.waits_card(each).text for each in panel.told)
-    assert "inputs of the one program differ on processes 0,2 / 1,3." in said
-    assert result.cause == "input"
-
-
-@pytest.mark.thorough
-def test_a_handler_of_the_users_own_is_called(group: Session, opened: Opened) -> None:
-    code = (
-        "import signal\n"
-        "stops = 0\n"
-        "def handle(*_):\n    global stops; stops += 1\n"
-        "old, n = signal.signal(signalnum=signal.SIGINT, handler=handle), 0\n"
-        "while not stops:\n"
-        "    y = step(x); n += 1\n"
-        f"    if n == 2 and process_index == 0: {opened.open}\n"
-        "saved = float(total(y))  # it was called, so nothing is to come\n"
-        "signal.signal(signal.SIGINT, old)\n(n, saved)"
-    )
-    result = interrupted(group, code, opened)
-    assert not result.errors
-    ((_, saved),) = {each.value for each in result.per_process.values()}
-    assert saved == 32.0
 
 
 @pytest.mark.thorough

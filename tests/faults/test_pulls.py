@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +16,12 @@ import pytest
 from jaxnb.arrays import refusals
 from jaxnb.errors import (
     ArrayGoneError,
-    CellTimeoutError,
     JaxnbError,
     NotEnoughMemoryError,
     ProcessDiedError,
-    SessionBrokenError,
 )
 from jaxnb.session import Session
-from jaxnb.wire import asking
-from support.faults import cleared, pressing_beside
+from support.faults import cleared
 from support.fixtures import (
     assert_usable,
     processes_of_tests,
@@ -51,7 +45,6 @@ from support.transfers import (
     kill,
     press_interrupt,
     pressed_when_asked,
-    shorten_patience,
     until_someone_dies,
     use_path,
 )
@@ -103,6 +96,7 @@ def test_a_process_that_dies_halfway_is_named_and_the_rest_can_be_rescued(
     restart(group)
 
 
+@pytest.mark.thorough
 def test_whenever_a_process_dies_a_pull_is_whole_or_names_it(group: Session) -> None:
     _, error = until_someone_dies(group, 0, lambda: pull_all(group))
     # By the time of a pull it may be known: then it is not asked, and its part is missing.
@@ -217,18 +211,6 @@ def test_an_interrupt_halfway_ends_a_pull_and_frees_its_buffers(
     assert_usable(group)
 
 
-@pytest.mark.thorough
-def test_an_interrupt_on_the_last_byte_is_not_lost(group: Session) -> None:
-    group.meter = Meter(press_interrupt, NBYTES - 1)
-    meter = group.meter
-    meter._tick = lambda done, total: press_interrupt() if done == total else None  # type: ignore[attr-defined]
-    with pytest.raises(KeyboardInterrupt):
-        group.pull("x", lazy=False)
-    assert_nothing_open(group)
-    group.meter = Meter(lambda: None)
-    np.testing.assert_array_equal(group.pull("x", lazy=False), expected())
-
-
 SLOW = """
 class Slow:
     def __reduce__(self):
@@ -268,25 +250,6 @@ def test_an_interrupt_that_comes_again_and_again_ends_no_process(session: Sessio
 
 
 @pytest.mark.timing
-def test_an_interrupt_reaches_a_process_that_begins_late(session: Session) -> None:
-    session.run(SLOW.format(wait="while True: pass"))
-    late = psutil.Process(session.processes[1].pid)
-    late.suspend()
-
-    def press_and_wake(press: Callable[[], None]) -> None:
-        threading.Event().wait(0.5)
-        press()
-        threading.Event().wait(2 * asking.FREE_SECONDS)
-        late.resume()
-
-    with pressing_beside(press_and_wake), pytest.raises(KeyboardInterrupt):
-        session.pull("slow")
-    assert session.state == "ready"
-    assert_nothing_open(session)
-    assert_usable(session)
-
-
-@pytest.mark.timing
 def test_interrupts_at_any_moment_leave_the_group_usable(
     session: Session, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,63 +265,7 @@ def test_interrupts_at_any_moment_leave_the_group_usable(
 # ---------------------------------------------------------------------- silence
 
 
-@pytest.mark.timing
-def test_a_process_that_is_stopped_halfway_is_named(
-    group: Session, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shorten_patience(monkeypatch)
-    process = psutil.Process(group.processes[1].pid)
-    at_half(group, path, process.suspend, 1, monkeypatch)
-    try:
-        if path == "direct":  # its memory can be read all the same
-            pull_all(group)
-        else:
-            with pytest.raises(JaxnbError, match=r"Process 1 of 3 gave no answer within 1 s"):
-                group.pull("x", lazy=False)
-        assert process.status() == psutil.STATUS_STOPPED
-        stopped = (
-            "Process 1 of 3 gave no answer within 1 s (process 1 is stopped: "
-            f"`kill -CONT {process.pid}` lets it go on), so `x` was pulled only in part"
-        )
-        with pytest.raises(JaxnbError, match=re.escape(stopped)):
-            group.pull("x", lazy=False)
-        there = group.pull("x", ranks=[0, 2])
-        np.testing.assert_array_equal(there[:16], expected()[:16])
-    finally:
-        process.resume()
-    assert group.state == "ready"
-    assert_usable(group)
-    assert_nothing_open(group)
-    np.testing.assert_array_equal(group.pull("x", lazy=False), expected())
-
-
 # ---------------------------------------------------------------------- beside cells
-
-
-@pytest.mark.timing
-def test_a_pull_after_a_cell_that_was_given_up_says_who_is_in_it(
-    make_session: Callable[..., Session], path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    group = make_session(2)
-    use_path(group, path, monkeypatch)
-    group.run(SHARDED + "x = spread((64, 64), P('data')); r = spread((64, 64), P())")
-    with pytest.raises(CellTimeoutError, match="%spmd_recover"):
-        group.run(
-            "import signal, time\n"
-            "if process_index == 0:\n"
-            "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-            "    time.sleep(1000)",
-            timeout=0.2,
-        )
-    with pytest.raises(JaxnbError, match=r"Process 0 of 2 is in cell \[2\]"):
-        group.pull("x")
-    np.testing.assert_array_equal(group.pull("r", ranks=[1]), np.arange(4096.0).reshape(64, 64))
-    there = group.pull("x", ranks=[1])
-    np.testing.assert_array_equal(there[32:], np.arange(4096.0).reshape(64, 64)[32:])
-    with pytest.raises(JaxnbError, match="cannot be pulled: process 0 "):
-        np.asarray(there)
-    group.restart()
-    assert_usable(group)
 
 
 @pytest.mark.thorough
@@ -366,21 +273,9 @@ def test_a_pull_ends_with_its_group(
     group: Session, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = group.pull("x")
-    assert_ends_with_its_group(group, path, "restart", lambda: pull_all(group), monkeypatch)
+    assert_ends_with_its_group(group, path, lambda: pull_all(group), monkeypatch)
     with pytest.raises(ArrayGoneError):
         np.asarray(there)
-    restart(group)
-
-
-@pytest.mark.thorough
-def test_a_pull_after_an_interrupted_restart_says_so(group: Session) -> None:
-    def interrupt(stage: str, detail: str) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        group.restart(interrupt)
-    with pytest.raises(SessionBrokenError, match="a restart was interrupted"):
-        group.pull("x")
     restart(group)
 
 

@@ -13,10 +13,7 @@ import zmq
 from jaxnb.arrays import refusals
 from jaxnb.arrays.moving import request_for
 from jaxnb.errors import (
-    CellError,
-    JaxnbError,
     NotEnoughMemoryError,
-    SessionClosedError,
 )
 from jaxnb.model.arrays import Chunk
 from jaxnb.model.cells import CallRequest, RequestFailed
@@ -31,7 +28,6 @@ from support.transfers import (
     SHARDED,
     Called,
     Meter,
-    assert_ends_with_its_group,
     assert_names_who_dies_halfway,
     assert_nothing_open,
     assert_path,
@@ -142,18 +138,6 @@ def test_interrupts_at_any_moment_bind_a_name_everywhere_or_nowhere(
 # ---------------------------------------------------------------------- beside others
 
 
-@pytest.mark.thorough
-def test_a_push_ends_with_its_group(
-    make_session: Callable[..., Session], path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    group = make_session(PROCESSES)
-    use_path(group, path, monkeypatch)
-    group.run(SHARDED + "x = 'old'")
-    assert_ends_with_its_group(group, path, "close", lambda: push(group), monkeypatch)
-    with pytest.raises(SessionClosedError):
-        push(group)
-
-
 # ---------------------------------------------------------------------- memory
 
 
@@ -164,24 +148,6 @@ def test_a_push_that_is_larger_than_free_memory_is_refused(
         patch.setattr(refusals, "available_bytes", lambda: NBYTES - 1)
         with pytest.raises(NotEnoughMemoryError, match=r"`x` needs 12(\.0)? MiB on the processes"):
             push(group)
-    assert_old(group)
-    assert_nothing_open(group)
-    push(group)
-    assert_pushed(group)
-    assert_usable(group)
-
-
-@pytest.mark.thorough
-def test_a_push_that_is_larger_than_a_process_may_hold_is_refused(group: Session) -> None:
-    group.run(
-        "import resource, psutil\n"
-        "if process_index == 1:\n"
-        "    limit = psutil.Process().memory_info().vms + (2 << 20)\n"
-        "    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))"
-    )
-    with pytest.raises(JaxnbError, match="process 1"):
-        push(group)
-    group.run("resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)")
     assert_old(group)
     assert_nothing_open(group)
     push(group)
@@ -254,14 +220,3 @@ def test_a_read_without_a_signature_gets_no_answer(
     )
     assert_usable(session)  # answers come in order
     assert "dropped a reply whose buffers were not signed" in caplog.text
-
-
-@pytest.mark.thorough
-def test_a_transfer_that_has_ended_cannot_be_written_to(session: Session) -> None:
-    with session._reach.channel() as channel:
-        late = writing("ended long ago", b"late")
-        answer = channel.ask({1: late})[1]
-    assert "the transfer has ended" in str(answer)
-    with pytest.raises(CellError):
-        session.run("1/0")
-    assert_usable(session)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import jaxnb
@@ -186,40 +185,6 @@ def test_an_interrupt_while_it_packs_changes_nothing(group: Session) -> None:
     assert_usable(group)
 
 
-@pytest.mark.thorough
-def test_what_an_interrupt_keeps_from_a_new_process_says_so(group: Session, tmp_path: Path) -> None:
-    there = tmp_path / "there"
-    group.run(
-        "class Slow:\n    def __setstate__(self, state):\n"
-        f"        if process_index == 1 and os.path.exists({str(tmp_path)!r}):\n"
-        "            type(after)  # says already that it is missing\n"
-        f"            open({str(there)!r}, 'w').close()\n"
-        "            signal.pause()\n"
-        "        self.__dict__.update(state)\n"
-        "import signal\nslow = Slow(); slow.number = 3; after = process_index"
-    )
-
-    with (
-        pressing_beside(once(there)),
-        pytest.raises(KeyboardInterrupt, match="is missing raises an error") as caught,
-    ):
-        group.recover()
-    folder = Path(str(caught.value).partition("%spmd_load ")[2].partition("`")[0])
-    advice = f"`after` is not on process 1.*%spmd_load {folder}"
-    with pytest.raises(CellError, match=advice):
-        group.run("after + 1")
-    there.unlink()
-    tmp_path.rmdir()
-    (who,) = (each.processes for each in group.recover().lost if each.path == "after")
-    assert 1 in who  # others may have been taking theirs, too
-    group.load(folder)
-    assert group.run("after").per_process[1].value == 1
-    assert group.run("slow.number").value == 3
-    for each in folder.iterdir():
-        each.unlink()
-    folder.rmdir()
-
-
 def test_what_ends_a_save_from_outside_leaves_the_directory_as_it_was(
     group: Session, tmp_path: Path
 ) -> None:
@@ -258,6 +223,7 @@ def test_without_room_for_a_second_copy_nothing_changes(
     group.run(CHECK)
 
 
+@pytest.mark.thorough
 def test_where_new_processes_cannot_start_the_variables_are_in_files(
     make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -279,27 +245,6 @@ def test_where_new_processes_cannot_start_the_variables_are_in_files(
     for each in folder.iterdir():
         each.unlink()
     folder.rmdir()
-
-
-@pytest.mark.thorough
-def test_an_array_of_its_own_that_a_process_replicates(
-    make_session: Callable[..., Session],
-) -> None:
-    """JAX gives it a part that is the whole array, where each process has one device."""
-    session = make_session(2)
-    session.run(
-        "repl = NamedSharding(jax.make_mesh((2,), ('d',)), P())\n"
-        "a, b = jax.device_put(jnp.zeros(32), repl), jax.device_put(jnp.ones((4, 4)), repl)\n"
-        "weak = jax.device_put(jnp.asarray(2.0), repl)"
-    )
-    used = "jax.jit(lambda *t: t)(a, b, jnp.zeros_like(a), jnp.zeros_like(b), weak)"
-    session.run(used)
-    assert session.run("len(a.addressable_shards), weak.weak_type").value == (1, True)
-    assert np.asarray(session.pull("b")).tolist() == [[1.0] * 4] * 4
-    assert session.recover().lost == ()
-    session.run(used)
-    assert kill(session, 1).given
-    session.run(used)
 
 
 BLOCKS = """
@@ -329,84 +274,10 @@ def test_a_recovery_ends_with_the_processes_that_pack(
         assert_usable(session)
 
 
-@pytest.mark.thorough
-def test_a_forked_child_of_the_notebook_ends_nothing(make_session: Callable[..., Session]) -> None:
-    session = make_session(2)
-    child = os.fork()
-    if not child:
-        session.close()
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert_usable(session)
-
-
-def test_where_nobody_is_left_to_be_asked(make_session: Callable[..., Session]) -> None:
-    session = make_session(2)
-    session.run("x = 1")
-    for process in session.processes:
+def test_where_nobody_is_left_to_be_asked(group: Session) -> None:
+    for process in group.processes:
         os.kill(process.pid, signal.SIGKILL)
-    until(lambda: len(session.deaths) == 2, "both deaths were known")
-    for ask in (session.pull, session.layout):
+    until(lambda: len(group.deaths) == 3, "all deaths were known")
+    for ask in (group.pull, group.layout):
         with pytest.raises(ProcessDiedError):
             ask("x")
-
-
-STEPS = """
-whole = NamedSharding(mesh, P())
-def spread(sharding):
-    return jax.make_array_from_callback(x.shape, sharding, lambda i: np.ones(x.shape)[i])
-@jax.jit
-def step(a, x): return a + (a * x).sum() / a.size
-w, data = spread(whole), spread(x.sharding)
-w = step(w, data)
-"""
-
-
-@pytest.mark.thorough
-def test_what_one_device_has_serves_for_another_whose_computation_was_broken_off(
-    group: Session,
-) -> None:
-    """A process's devices end a computation each by itself: a death is between."""
-    group.run(STEPS)
-    with pytest.raises(ProcessDiedError):
-        group.run(
-            "import signal\nfor i in range(10):\n    w = step(w, data)\n    kept = w, i\n"
-            "    at = float(w.addressable_data(0)[0])\n"
-            "    if i == 6 and process_index == 2: os.kill(os.getpid(), signal.SIGKILL)"
-        )
-    gone = {each.path for each in group.recover().lost}
-    assert not gone & {"w", "kept", "at"}, gone
-    group.run("assert kept[1] == 6 and kept[0] is w and float(w[0]) == at == 2.0**8")
-
-
-ODD = """
-import weakref
-class Text(str): pass
-class Raises:
-    @property
-    def __class__(self): raise ValueError("told")
-class Slotted:
-    __slots__ = ("a",)
-raises, target = Raises(), type("Plain", (), {})()
-dead = weakref.proxy(target)
-del target
-named = type("Named", (), {"__reduce__": lambda self: 1 / 0})()
-type(named).__qualname__ = Text("Odd")
-globals()[Text("text")], globals()[3] = 1, 2
-long, wide, slotted = 10**5000, np.broadcast_to(np.float32(1), (10**6, 10**6)), Slotted()
-try:
-    try: 1 / 0
-    except ZeroDivisionError as cause: raise KeyError("k") from cause
-except KeyError as caught: error = caught
-"""
-
-
-def test_what_is_odd_costs_nothing_but_itself(group: Session) -> None:
-    group.run(ODD)
-    mine = {each.path for each in kill(group, 2).lost if 0 in each.processes}
-    assert {"raises", "dead", "named", "globals()[…] (int)"} <= mine
-    assert not mine & {"text", "long", "wide", "slotted", "error"}
-    group.run(
-        "assert text == 1 and long == 10**5000 and wide.shape == (10**6, 10**6)\n"
-        "assert not hasattr(slotted, '__dict__') and type(error.__cause__) is ZeroDivisionError"
-    )

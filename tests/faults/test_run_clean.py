@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,6 @@ import jaxnb
 from jaxnb.cli import doctor
 from jaxnb.launch.folder import mark
 from jaxnb.recovery.files import MANIFEST
-from support.fixtures import until
 
 MAKE = """
 import sys
@@ -118,24 +116,3 @@ def test_a_living_group_is_not_found() -> None:
             left = doctor.find([str(folder.parent)])
             assert folder not in left.folders
             assert left.processes == ()
-
-
-@pytest.mark.thorough
-def test_the_folder_of_a_killed_group_is_found() -> None:
-    program = (
-        "import jaxnb, sys; s = jaxnb.start(1, platform='cpu'); "
-        "print(s._life.cluster.directory, s.helper_pids()['fork server'], flush=True); input()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as owner:
-        assert owner.stdout is not None
-        folder, server = owner.stdout.readline().split()
-        owner.send_signal(signal.SIGSTOP)  # it would report the death of its server
-        os.kill(int(server), signal.SIGKILL)
-        owner.kill()
-    until(lambda: not psutil.pid_exists(int(server)))
-    left = doctor.find([str(Path(folder).parent)])
-    assert Path(folder) in left.folders
-    doctor.remove(left)
-    assert not Path(folder).exists()

@@ -38,7 +38,6 @@ PROGRAMS = {
     "an error while another is handled": "try:\n    jax.jit(lambda a: (_ for _ in ()).throw("
     "KeyError(a.shape)))(x)\nexcept KeyError:\n    1 / 0",
 }
-IN_THE_GATE = ("another array", "another replica")
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +66,8 @@ def told(text: str) -> set[str]:
     return {each.strip() for each in re.split(r"(?<=[.;:])\s|\n", kept)}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name in IN_THE_GATE else [pytest.mark.thorough])
-        for name in PROGRAMS
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_a_script_is_told_what_a_cell_is(name: str, group: Session, tmp_path: Path) -> None:
     source, notices = BEFORE + PROGRAMS[name], Notices()
     result = group.run(source, sink=notices, raise_on_error=False)

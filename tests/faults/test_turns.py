@@ -16,7 +16,6 @@ from jaxnb.arrays.moving import request_for
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import (
     CellError,
-    JaxnbError,
     SessionBrokenError,
     SessionClosedError,
 )
@@ -89,7 +88,7 @@ def test_a_waiting_cell_can_be_interrupted_alone(
     assert_usable(session)
 
 
-def test_restart_ends_a_running_cell(
+def test_restart_ends_a_running_cell_and_close_a_waiting_one_too(
     make_session: Callable[..., Session], beside: Callable[..., Any]
 ) -> None:
     group = make_session(2)
@@ -98,28 +97,6 @@ def test_restart_ends_a_running_cell(
     with pytest.raises(SessionBrokenError, match="restarted"):
         running.result(PATIENT_SECONDS)
     assert_usable(group)
-
-
-@pytest.mark.thorough
-def test_restart_frees_a_group_that_is_stuck_in_a_collective(
-    make_session: Callable[..., Session], beside: Callable[..., Any]
-) -> None:
-    group = make_session(2, check="off")
-    stuck = beside(
-        group,
-        "import jax.experimental.multihost_utils as mh\nprint('in')\n"
-        "if process_index == 0: mh.process_allgather(np.ones(4))",
-    )
-    group.restart()
-    with pytest.raises(SessionBrokenError):
-        stuck.result(PATIENT_SECONDS)
-    assert_usable(group)
-
-
-def test_close_ends_a_running_and_a_waiting_cell(
-    make_session: Callable[..., Session], beside: Callable[..., Any]
-) -> None:
-    group = make_session(2)
     running = beside(group)
     with ThreadPoolExecutor(1) as pool:
         sink = NoSink()
@@ -167,20 +144,3 @@ def test_a_reply_comes_though_many_others_have_come_since(
         os.kill(pid, signal.SIGCONT)
     assert isinstance(late.get(PATIENT_SECONDS), messages.Reply)
     assert_usable(session)
-
-
-@pytest.mark.timing
-def test_an_answer_after_the_end_of_a_helper_comes_at_once(
-    make_session: Callable[..., Session],
-) -> None:
-    group = make_session(2)
-    dead = threading.Event()
-    original = group._life._on_death
-    group._life.cluster._on_death = lambda death: (original(death), dead.set())
-    os.kill(group.helper_pids()["controller"], signal.SIGKILL)
-    assert dead.wait(PATIENT_SECONDS)
-    assert not any(row.note for row in group.stats())  # they are asked past it
-    with pytest.raises(JaxnbError, match="controller"):
-        group.run("1")
-    group.restart()
-    assert_usable(group)

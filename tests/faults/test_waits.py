@@ -16,7 +16,7 @@ import pytest
 import jaxnb
 from jaxnb.cells.card_cell import waits_text
 from jaxnb.cells.result import CellResult
-from jaxnb.cells.sinks import NoSink, SaysWaits, StderrNotices
+from jaxnb.cells.sinks import NoSink, SaysWaits
 from jaxnb.errors import CellError, CellTimeoutError, SessionBrokenError
 from jaxnb.model.dispatches import CheckMode
 from jaxnb.model.group import Waits
@@ -24,7 +24,6 @@ from jaxnb.session import Session, panel
 from support import faults as shared
 from support.faults import cleared, show_waits_soon
 from support.fixtures import assert_usable
-from support.transfers import press_interrupt
 
 PROCESSES = 3
 
@@ -146,19 +145,6 @@ def test_left_behind_by_one_that_raised(group: Session) -> None:
     assert_kept(group)
 
 
-@pytest.mark.timing
-def test_two_interrupts_end_a_wait_on_two_devices(make_session: Callable[..., Session]) -> None:
-    """The table of faults has all other waits, with one device each."""
-    session = make_session(PROCESSES, devices_per_process=2, check="off")
-    session.run(SETUP)
-    cell = "if process_index != 2: float(f(x))\nelse: time.sleep(1000)"
-    result, notices = ended_by_force(session, cell)
-    assert types_of(result)[2] == "KeyboardInterrupt"
-    assert notices[-1].startswith("New processes in")
-    assert "Lost" not in notices[-1]
-    assert_kept(session)
-
-
 def test_after_a_time_out_nothing_is_done_unasked(group: Session) -> None:
     pids = [process.pid for process in group.processes]
     code = "import time\nif process_index == 0: time.sleep(1000)\nfloat(f(x))"
@@ -171,90 +157,6 @@ def test_after_a_time_out_nothing_is_done_unasked(group: Session) -> None:
     recovered = group.recover()
     assert recovered.unended == (1, 2)
     assert recovered.lost == ()
-    assert_kept(group)
-
-
-COMPARES = """
-import jaxnb
-if process_index == 1: raise ValueError('boom')
-jaxnb.compare(lambda a: a, (np.ones(6),), specs={'a': P()}, mesh={'i': 3})
-"""
-
-
-@pytest.mark.timing
-def test_left_behind_in_a_comparison(group: Session) -> None:
-    """They wait for each other's word, which they do in Python: one interrupt ends that."""
-    result, notices = ended_by_force(group, COMPARES)
-    interrupted = ["KeyboardInterrupt", "ValueError", "KeyboardInterrupt"]
-    assert types_of(result) == dict(enumerate(interrupted))
-    assert len([text for text in notices if "Interrupt" in text]) == 1
-    assert_kept(group)
-
-
-@pytest.mark.timing
-def test_who_reads_what_others_have_dispatched_and_left_is_let_read(
-    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only process 0 logs: the others leave while their computations wait for the last one's."""
-    monkeypatch.setattr(panel, "LOOK_SECONDS", 0.2)
-    session = make_session(PROCESSES, devices_per_process=2, check="off")
-    session.run(SETUP + "y = f(x)")
-    code = (
-        "for i in range(20):\n    y = f(x)\n"
-        "    if i == 10 and process_index == 2: time.sleep(2)\n"
-        "    if process_index == 0: print(i, float(y))\n"
-        "float(y)"
-    )
-    for _ in range(3):
-        sink = Notices()
-        result = session.run(code, sink=sink)
-        assert result.value == 66.0  # 0 + 1 + … + 11
-        assert len(result.stdout.splitlines()) == 20
-        assert sink.notices == []
-    assert_kept(session)
-
-
-WAIT = """
-if process_index == 0:
-    mh.process_allgather(np.ones(3))
-else:
-    float(f(x))"""
-
-
-@pytest.mark.timing
-def test_where_processes_are_is_shown_until_they_are_interrupted(group: Session) -> None:
-    sink = Panels(press_interrupt)
-    with pytest.raises(CellError):
-        group.run(WAIT, sink=sink)
-    first, second, last = sink.panels
-    assert [first.has_ended, second.has_ended, last.has_ended] == [False, False, True]
-    assert first.seconds < second.seconds <= last.seconds
-    zero, others = second.places
-    assert (zero.processes, others.processes) == ((0,), (1, 2))
-    assert zero.place is not None
-    assert zero.place.text == "at line 3: `mh.process_allgather(np.ones(3))`"
-    assert second.reason == ""
-    assert_kept(group)
-
-
-@pytest.mark.thorough
-def test_without_a_sink_what_would_be_silent_is_said_on_standard_error(
-    group: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As a script runs cells: until somebody interrupts, that is all that can be known."""
-    said = StderrNotices.notice
-
-    def notice(sink: StderrNotices, text: str) -> None:
-        said(sink, text)
-        if "process_allgather" in text:
-            group.interrupt()
-
-    monkeypatch.setattr(StderrNotices, "notice", notice)
-    with pytest.raises(CellError, match="did not end the cell"):
-        group.run(WAIT)
-    err = capsys.readouterr().err
-    assert "jaxnb: Process 0 has been at line 3: `mh.process_allgather(np.ones(3))` for " in err
-    assert "jaxnb: New processes in" in err
     assert_kept(group)
 
 
@@ -311,7 +213,10 @@ if process_index == 1: _lose({kind!r}, {text!r})
 
 @pytest.mark.parametrize(
     ("kind", "text"),
-    [pytest.param("apply_reply", "ok", id="answer"), pytest.param("status", "idle", id="end")],
+    [
+        pytest.param("apply_reply", "ok", id="answer"),
+        pytest.param("status", "idle", id="end", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_message_that_is_lost_is_told_of(
     group: Session, monkeypatch: pytest.MonkeyPatch, kind: str, text: str

@@ -1,18 +1,8 @@
-"""Variables of a cell, packed in one process and unpacked in another: what is asked of them there.
-
-Called with a role and files: ``pack OUT`` runs the cell and packs its variables; ``unpack IN``
-makes them again, runs every check and prints what each found.
-"""
-
-import builtins
-import json
-import linecache
-import os
-import pathlib
-import sys
+"""Variables of a cell that a recovery carries over: what is asked of them in the new process."""
 
 CELL = """
-import collections, dataclasses, functools, json as js, os, socket, threading, types, weakref
+from jax.sharding import AxisType, Mesh
+import builtins, collections, dataclasses, functools, os, socket, sys, threading, types, weakref
 
 mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
 rows = NamedSharding(mesh, P("a", None))
@@ -173,7 +163,7 @@ fails = {"it": Fails(), "x": x, "late": [1]}
 fails["it"].a = {"n": 1}
 whole, late = fails["it"].a, [fails["late"]]
 deep = []
-for _ in range(50_000):
+for _ in range(5_000):
     deep = [deep]
 args = functools.partial(print, (i for i in range(2)))
 def closes_over():
@@ -235,7 +225,24 @@ CHECKS = {
     "what cannot be made here": "'not here' in raised(lambda: fails['it'].a)",
 }
 
+ASK = f"""
+from jaxnb.errors import ValueGoneError
+def raised(use):
+    try: use()
+    except ValueGoneError as error: return str(error)
+    return "nothing"
+found = {{}}
+for name, check in {CHECKS!r}.items():
+    try: found[name] = bool(eval(check))
+    except Exception as error: found[name] = f"{{type(error).__name__}}: {{error}}"
+found
+"""
+
 LOST = {
+    "proxy": ("value", "nested too deep"),
+    "logged": ("value", "AttributeError: 'Logged' object has no attribute 'log'"),
+    "exits": ("value", "SystemExit: 3"),
+    "fails": ("value", "ValueError: not here"),
     "state['loader']": ("generator", "cannot pickle 'generator' object"),
     "state['file']": ("TextIOWrapper", "an open file"),
     "sub_object.lock": ("lock", "cannot pickle '_thread.lock' object"),
@@ -252,60 +259,3 @@ LOST = {
     "args.args[0]": ("generator", "cannot pickle 'generator' object"),
     "closure's variable inside": ("generator", "cannot pickle 'generator' object"),
 }
-
-
-def raised(use):
-    """Returns what using a value that is lost says."""
-    from jaxnb.errors import ValueGoneError
-
-    try:
-        use()
-    except ValueGoneError as error:
-        return str(error)
-    return "nothing"
-
-
-def pack(path):
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-    from jax.sharding import AxisType, Mesh, NamedSharding
-
-    from jaxnb.recovery import process_pickling
-
-    space = vars(sys.modules["__main__"])
-    space.update(jax=jax, jnp=jnp, np=np, P=jax.P)
-    space.update(AxisType=AxisType, Mesh=Mesh, NamedSharding=NamedSharding)
-    linecache.cache["<cell 1>"] = (len(CELL), None, CELL.splitlines(keepends=True), "<cell 1>")
-    before = {*space, "before"}
-    exec(compile(CELL, "<cell 1>", "exec", dont_inherit=True), space)
-    packed = process_pickling.pack({n: v for n, v in space.items() if n not in before})
-    lost = {part.path: (part.type, part.reason) for part in packed.lost}
-    packed.write(pathlib.Path(path))
-    print(json.dumps(lost))
-
-
-def unpack(path):
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
-    from jaxnb.recovery.messages import Source
-    from jaxnb.recovery.process_reading import Reading
-
-    space = vars(sys.modules["__main__"])
-    reading = Reading(Source(0, {0: path}), space)
-    unpacked = reading.unpacked(lambda name, value: None)
-    space.update(unpacked, jax=jax, jnp=jnp, np=np, builtins=builtins)
-    found = {}
-    for name, check in CHECKS.items():
-        try:
-            found[name] = bool(eval(check, space))
-        except Exception as error:
-            found[name] = f"{type(error).__name__}: {error}"
-    print(json.dumps([found, [str(part) for part in reading.losses(unpacked)]]))
-
-
-if __name__ == "__main__":
-    os.environ["JAX_NUM_CPU_DEVICES"] = "4"
-    {"pack": pack, "unpack": unpack}[sys.argv[1]](sys.argv[2])

@@ -155,10 +155,3 @@ def test_odd_names_and_large_things(patient: Session) -> None:
     for name in ("", "1", "x y", "\x00", "%time", "nope.nope", "a." * 1000):
         patient.assist.inspect(name, 0)
     patient.run("globals().pop(1)")
-
-
-def test_names_of_the_user_come_before_pythons(patient: Session) -> None:
-    patient.run("params = 1\nprime = 2")
-    found = tab(patient, "p")
-    assert found.index("params") < found.index("prime") < found.index("pass")
-    assert "print" in found

@@ -1,9 +1,7 @@
-"""Checking is never off in silence: each start tries the recorder; real names moved in real JAX."""
+"""Checking is never off in silence: each start tries the recorder, on a JAX that differs too."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,51 +13,12 @@ from jaxnb.session import Session
 from support import moved_names
 from support.fixtures import assert_usable
 
-WORKS = {"untouched", "no text on process 1", "another callable"}
-
-REDUCED = {
-    "no options": "Not compared: compiler_options of jax.jit",
-    "renamed from_hlo": "Not compared: compiler_options of jax.jit",
-}
-
-OFF = {
-    "no text": "without all that identifies it",
-    "no canonical": "has no attribute 'canonical'",
-    "renamed _get_fastpath_data": "has no attribute '_get_fastpath_data'",
-    "renamed _cpp_pjit_cache_fun_only": "has no attribute '_cpp_pjit_cache_fun_only'",
-    "renamed ExecuteReplicated": "has no attribute 'ExecuteReplicated'",
-    "renamed create_cpp_call": "4 of 5 dispatches were recorded",
-}
-
-
-@pytest.mark.timing
-def test_a_name_that_has_moved_is_noticed_and_jax_works_without_the_recorder() -> None:
-    done = subprocess.run(
-        [sys.executable, str(Path(moved_names.__file__))],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    said = dict(line.split(": ", 1) for line in done.stdout.splitlines())
-    assert set(said) == set(moved_names.CASES) == WORKS | set(REDUCED) | set(OFF)
-    for case, line in said.items():
-        total, missing, reduced, after = line.split(" | ")
-        assert total.startswith("2.0 "), case
-        assert after == "3.0", case
-        assert (missing == "") == (case not in OFF), case
-        assert OFF.get(case, "") in missing
-        assert (reduced == "()") == (case not in REDUCED), case
-        assert REDUCED.get(case, "") in reduced
-
 
 @pytest.fixture
 def jax_that_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A JAX that does not say what a program is, on process 1."""
     tests = str(Path(moved_names.__file__).parent)
-    case = "no text on process 1"
-    code = moved_names.CUSTOMIZE.format(tests=tests, case=case)
+    code = moved_names.CUSTOMIZE.format(tests=tests)
     (tmp_path / "sitecustomize.py").write_text(code)
     path = [str(tmp_path), str(Path(jaxnb.__file__).parents[1])]
     monkeypatch.setenv("PYTHONPATH", ":".join(path))

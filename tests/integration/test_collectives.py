@@ -105,32 +105,6 @@ f = jax.jit(lambda x: (jax.debug.callback(lambda: ran.append(1)), x - x.mean())[
     assert "(4 B donated)" in str(found)
 
 
-def test_what_is_not_jitted_is_and_methods_take_their_array(programs: Session) -> None:
-    programs.run("""
-mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(Auto, Auto))
-x = jax.make_array_from_callback((8,), NamedSharding(mesh, P(("a", "b"))),
-                                 lambda i: np.arange(8.0)[i])
-def f(x, *, factor): return jnp.sum(x) * factor
-arguments, settings = (x,), {"factor": 3}
-""")
-    for call in (
-        "f(x, factor=2)",
-        "f(*arguments, **settings)",
-        "x.sum()",
-        "jax.grad(f)(x, factor=1)",
-        "x.sum(axis=0)",
-        "jnp.sum(x, axis=(0,), keepdims=False)",
-        "jax.jit(f).lower(x, factor=1).compile()(x)",
-    ):
-        found = programs.collectives(call)
-        if "grad" in call:
-            assert found == []
-        else:
-            assert as_rows(found) == [
-                Row("all-reduce", ("a", "b"), 8, "float32[]", 7)  # 2 × 7/8 × 4 bytes
-            ]
-
-
 def test_loops_conditionals_and_parts_of_axes(programs: Session) -> None:
     """Known trip counts multiply, also nested; unknown ones and branches are said to be so."""
     programs.run("""
@@ -186,17 +160,6 @@ bare = jax.ShapeDtypeStruct((8, 8), jnp.float32)
         assert [each.axes for each in programs.collectives(f"g({x})")] == [("b",)]
 
 
-def test_bfloat16_is_said_to_be_moved_as_float32(programs: Session) -> None:
-    programs.run("mesh = jax.make_mesh((8,), ('x',), axis_types=(Auto,))")
-    wide = programs.collectives("jnp.sum(abstract(mesh, (64,), 'x', dtype=jnp.bfloat16))")
-    inner = "jax.jit(lambda x: jnp.sum(x.astype(jnp.bfloat16)))(abstract(mesh, (64,), 'x'))"
-    narrow = programs.collectives("jnp.sum(abstract(mesh, (64,), 'x'))")
-    assert wide.report.widened
-    assert programs.collectives(inner).report.widened
-    assert not narrow.report.widened
-    assert "XLA moves bfloat16 as float32" in " ".join(str(wide).split())
-
-
 def test_an_interrupt_ends_it_and_the_group_goes_on(session: Session, tmp_path: Path) -> None:
     with interrupt_when_read(tmp_path / "fifo") as read:  # when a process traces f
         session.run(f"def f(x):\n    {read}\n    return x")
@@ -206,22 +169,6 @@ def test_an_interrupt_ends_it_and_the_group_goes_on(session: Session, tmp_path: 
 
 
 # ---------------------------------------------------------------------- what cannot be compiled
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        ("", "Name the call"),
-        ("f(", "is not a Python expression"),
-        ("x = f(3)", "is not a Python expression"),
-        ("jnp.sum", "`jnp.sum` is not a call. Nothing was run. If it is a function, type"),
-        ("np.ones(3) + 1", "Put it into a function"),
-    ],
-)
-def test_what_is_no_call(session: Session, code: str, said: str) -> None:
-    with pytest.raises(UsageError, match=r".") as caught:
-        session.collectives(code)
-    assert said in str(caught.value)
 
 
 def shown(error: NotCompiledError) -> str:
@@ -242,11 +189,6 @@ def test_what_does_not_lower_shows_the_line_of_the_cell(programs: Session) -> No
     programs.run("number = 3")
     with pytest.raises(NotCompiledError, match="`number` is of type int, and cannot be called"):
         programs.collectives("number(3)")
-
-
-def test_a_mesh_bigger_than_the_group_is_told_of_the_plan(session: Session) -> None:
-    with pytest.raises(NotCompiledError, match=r"%%spmd_collectives --devices N"):
-        session.collectives("jnp.sin(jax.make_mesh((16, 16), ('a', 'b')))")
 
 
 def test_processes_that_compile_different_programs_are_named(programs: Session) -> None:
@@ -324,12 +266,6 @@ def test_a_plan_that_cannot_be_made(
     with pytest.raises(kind) as caught:
         jaxnb.plan(code, devices=devices)
     assert said in str(caught.value)
-
-
-def test_a_plan_shows_the_line_that_raised() -> None:
-    with pytest.raises(NotCompiledError) as caught:
-        jaxnb.plan("f(3)", setup="def f(x):\n    raise ValueError('no such luck')", devices=2)
-    assert 'File "<plan>", line 2, in f\n    raise ValueError' in shown(caught.value)
 
 
 def test_a_scratch_process_ends_with_its_owner(tmp_path: Path) -> None:

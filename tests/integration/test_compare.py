@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from integration.test_collectives import well_formed
-from integration.test_streaming import Recorder
 from jaxnb.cells.card_cell import cell_card
 from jaxnb.compiled.comparison import Comparison
-from jaxnb.errors import CellError, UsageError
 from jaxnb.session import Session
 from support.fixtures import assert_usable
 
@@ -118,29 +116,6 @@ jaxnb.compare(step, (params, batch), kwargs={"rate": 0.5}, repeats=2, specs={
     assert group.run("batch.sharding.spec == P('data') and not batch.is_deleted()").value
 
 
-def test_outputs_that_nobody_has_asked_for(group: Session) -> None:
-    group.run("""
-def step(params, x):
-    grads = jax.grad(lambda p: jnp.sum(x @ p["w"]))(params)
-    new = jax.tree.map(jnp.subtract, params, grads)
-    return jax.lax.with_sharding_constraint(new, P()), jnp.sum(x)
-def flat(x): return (x - 1).T.reshape(-1)
-big, params = ones(512, 512), {"w": ones(32, 128)}
-""")
-    specs = {"a": "P('data')", "b": "P()", "c": "{'w': P('data')}, P('data')"}
-    (found,) = compare(group, "step(params, x)", {"c": specs["c"]}, run=False).warnings["c"]
-    assert (found.kind, found.output, found.argument) == ("resharded", "output[0]['w']",
-                                                          "params['w']")  # fmt: skip
-    assert (found.spec, found.expected) == ("P()", "P('data')")
-    assert (found.device_bytes, found.expected_bytes) == (32 * 128 * 4, 32 * 128)
-    flat = compare(group, "flat(big)", {"a": "P('data')", "b": "P()"}, run=False)
-    assert list(flat.warnings) == ["a"]
-    (found,) = flat.warnings["a"]
-    assert (found.kind, found.output, found.device_bytes) == ("replicated", "output", 1 << 20)
-    told = compare(group, "flat(big)", {"a": "P('data')"}, out_specs={"a": "P()"}, run=False)
-    assert not told.warnings
-
-
 def test_a_variant_that_does_not_work_is_a_row(group: Session) -> None:
     group.run("""
 def f(x):
@@ -197,52 +172,3 @@ v = jax.make_array_from_callback((8,), NamedSharding(mesh, P("data")), lambda i:
     assert "jitted with shardings of its own, which apply to every variant" in flat
     assert found["a"].timing is not None
     assert not group.run("v.is_deleted()").value
-
-
-def test_processes_that_compile_different_programs(group: Session) -> None:
-    group.run("k = 1.0 + (process_index > 1)\ndef f(x): return jnp.sum(x * k)")
-    found = compare(group, "f(x)", {"a": "P('data')"})
-    assert found["a"].timing is None
-    text = " ".join(str(found).split())
-    assert "they compiled different programs, processes 0-1 ≠ processes 2-3. It was not" in text
-    group.run("def f(x):\n    if process_index == 2: raise ValueError('not me')\n    return x + 1")
-    found = compare(group, "f(x)", {"a": "P('data')"})
-    assert "a: JAX could not trace it: on process 2 only. ValueError: not me" in str(found)
-    assert_usable(group)
-
-
-def test_a_call_that_raises_while_it_runs(group: Session) -> None:
-    group.run("def f(x):\n    jax.debug.callback(lambda: 1 / 0)\n    return x + 1")
-    found = group.compare("f(np.ones(8))", specs={"a": "P()"}, mesh={"x": 1}, repeats=1)
-    assert found["a"].failure is not None
-    assert "it did not run" in str(found)
-    assert "ZeroDivisionError" in str(found)
-    assert_usable(group)
-
-
-def test_what_cannot_be_compared(group: Session) -> None:
-    with pytest.raises(UsageError, match="is an array given by keyword"):
-        group.compare("mlp(x, w1, w2=w2)", specs={"a": "P()"})
-    with pytest.raises(UsageError, match="`setup` is for a plan"):
-        group.compare("mlp(x, w1, w2)", specs={"a": "P()"}, setup="x = 3")
-    with pytest.raises(CellError, match="NameError: name 'w9' is not defined"):
-        group.compare("mlp(x, w9)", specs={"a": "P()"})
-    with pytest.raises(CellError, match="Pass a call as text only in the notebook"):
-        group.run("jaxnb.compare('mlp(x)', (), specs={'a': P()})")
-
-
-def test_output_goes_to_the_sink(group: Session, capsys: pytest.CaptureFixture[str]) -> None:
-    group.run("def doubled(x):\n    print('is traced')\n    return 2 * x")
-    sink = Recorder()
-    group.compare("doubled(np.ones(8))", specs={"a": "P('data')"}, run=False, sink=sink)
-    assert {line.partition("] ")[2] for line in sink.shown} == {"is traced"}
-    assert capsys.readouterr().out == ""
-
-
-def test_a_traceback_shows_the_call(group: Session) -> None:
-    with pytest.raises(CellError) as caught:
-        group.compare("undefined(np.ones(8))", specs={"a": "P('data')"}, cell=77)
-    assert caught.value.result.cell == 77
-    for error in caught.value.result.errors.values():
-        assert "1 undefined(np.ones(8))" in error.traceback
-        assert "__import__" not in error.traceback

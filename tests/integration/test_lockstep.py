@@ -27,7 +27,7 @@ from jaxnb.lockstep.connections import (
     connected,
     listening,
 )
-from jaxnb.lockstep.messages import End, Explanation, Go, Lane, Stop, Word
+from jaxnb.lockstep.messages import End, Go, Lane, Stop, Word
 from jaxnb.lockstep.notebook_side import Looker
 from jaxnb.lockstep.process_ask_conductor import Lockstep, as_intent
 from jaxnb.lockstep.process_connection import ConductorGoneError, Line
@@ -458,20 +458,6 @@ def test_what_was_sent_once_is_not_heard_a_second_time(tmp_path: Path) -> None:
             SealedConnection(end, key, 100, is_new=is_new).arrived()
 
 
-def test_packets_of_threads_come_in_any_order() -> None:
-    """A number that was drawn, and whose packet was never sent, is waited for by nobody."""
-    key, ends = bytes(32), socket.socketpair()
-    asks = SealedConnection(ends[0], key, 100)
-    answers = SealedConnection(ends[1], key, 100, is_new=lambda _: True)
-    numbers = [3, 1, 4, 9, 2]
-    asks._counts = iter(numbers)  # type: ignore[assignment]
-    for number in numbers:
-        asks.send(bytes([number]))
-    assert answers.arrived() == [bytes([number]) for number in numbers]
-    for end in ends:
-        end.close()
-
-
 def test_who_only_connects_keeps_nobody_out(tmp_path: Path) -> None:
     group = Group(tmp_path, host="127.0.0.1")
     door = json.loads(group.path.read_text())
@@ -486,19 +472,3 @@ def test_who_only_connects_keeps_nobody_out(tmp_path: Path) -> None:
     group.close()
     for each in strangers:
         each.close()
-
-
-def test_all_are_told_the_same_of_words_that_differ(group: Group) -> None:
-    group.begin()
-
-    def stopped(process: int) -> tuple[Stop, Explanation]:
-        line = group.lines[process]
-        stop = line.ask(word(program="odd" if process == 2 else "step"))
-        assert isinstance(stop, Stop)
-        return stop, line.explain(stop, f"what process {process} was about to do")
-
-    found = list(group.pool.map(stopped, ALL))
-    stop, told = found[0]
-    assert found == [(stop, told)] * COUNT
-    assert stop.kind == "diverged"
-    assert told.told == tuple((i, f"what process {i} was about to do") for i in ALL)

@@ -1,48 +1,87 @@
-"""``%spmd_collectives`` in a real notebook kernel."""
+"""History, timelines, saving, ``%spmd_collectives`` and ``%spmd_compare`` in a real kernel."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from integration.test_magics import Notebook, kernel
 
-PLAN = """%%spmd_collectives --devices 256
-mesh = jax.make_mesh((16, 16), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-def abstract(shape, *spec):
-    return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, P(*spec)))
-mlp(abstract((4096, 512), "data"), abstract((512, 2048), None, "model"),
-    abstract((2048, 512), "model"))
-"""
-
-ROW = "all-reduce  model     16  f32[256,512]  960 KiB      1  cell ["
-"""256 × 512 float32, of which 2 × 15/16 are sent."""
+MLP = "%%spmd\ndef mlp(x, w1, w2):\n    return jnp.tanh(x @ w1) @ w2"
 
 
 @pytest.fixture(scope="module")
 def nb() -> Iterator[Notebook]:
     """A kernel with a group of 2 processes × 2 devices."""
     for notebook in kernel():
+        notebook.bad("%spmd_timeline")
         notebook.good("%spmd_start -n 2 --devices-per-process 2 --platform cpu")
-        notebook.good("%%spmd\ndef mlp(x, w1, w2):\n    return jnp.tanh(x @ w1) @ w2")
         yield notebook
 
 
-@pytest.mark.thorough
-def test_without_a_group_only_plans_can_be_made() -> None:
-    for notebook in kernel():
-        assert notebook.bad("%spmd_collectives f(x)").startswith("There is no group")
-        define = "def mlp(x, w1, w2):\n    return jnp.tanh(x @ w1) @ w2\nmlp("
-        shown = notebook.good(PLAN.replace("mlp(", define, 1))
-        assert ROW in shown.text
-        assert "planned for 256 devices · mesh data 16 × model 16" in shown.text
-        shape = "jax.ShapeDtypeStruct((64, 64), jnp.float32)"
-        line = f"%%spmd_compare jnp.dot({shape}, {shape}) --devices 64 --mesh {{'x': 64}}"
-        shown = notebook.good(f"{line}\na = P('x')")
-        # Of 64 × 64 float32 each has gathered all but one row.
-        assert "a: 1 all-gather over x 15.8 KiB" in shown.text
-        assert "planned for 64 devices" in shown.text
+def test_time_timeline_history(nb: Notebook, tmp_path: Path) -> None:
+    assert "No cell has been run yet" in nb.bad("%spmd_timeline")
+    assert nb.good("%spmd_history").text == "0 cells\n"
+    timed = nb.good("%%spmd --repeats 3\ntotal = sum(range(1000))\ntotal")
+    assert "499500" in timed.text
+    assert "timed · 3 calls after the first · " in timed.text
+    assert "timed · " in nb.good("%spmd --time 1 + 1").text
+    nb.good("%%spmd --async --repeats 2 --out later\n1")
+    assert "2" in nb.good("later.result().timing.repeats").text
+
+    shown = nb.good("%spmd_timeline")
+    assert shown.text.startswith("cell [")
+    assert "process 1: Python, " in shown.html
+    number = nb.good("spmd.history[0].cell").text.strip()
+    assert nb.good(f"%spmd_timeline {number}").text.startswith(f"cell [{number}] · 2 processes")
+    assert nb.good(f"%spmd_timeline [{number}]").text.startswith(f"cell [{number}] · 2 processes")
+    assert "no timeline of cell [987]" in nb.bad("%spmd_timeline 987")
+    assert "is not a cell number" in nb.bad("%spmd_timeline x")
+
+    table = nb.good("%spmd_history")
+    assert table.text.startswith("3 cells · ")
+    assert ">total = sum(range(1000))</code>" in table.html
+    assert nb.good("%spmd_history --last 1").text.startswith("1 cell · ")
+    file = tmp_path / "cells.jsonl"
+    assert nb.good(f"%spmd_history --json {file}").text == f"3 cells written to {file}\n"
+    assert [json.loads(line)["outcome"] for line in file.read_text().splitlines()] == ["ok"] * 3
+    assert "exists. Nothing was written" in nb.bad(f"%spmd_history --json {file}")
+    nb.good(f"%spmd_history --json {file} --overwrite --last 2")
+    assert len(file.read_text().splitlines()) == 2
+    assert "--json" in nb.bad("%spmd_history --overwrite")
+
+
+def test_history_and_timelines_are_kept_over_a_restart(nb: Notebook) -> None:
+    nb.good("%spmd before = 1")
+    number = nb.good("spmd.history[-1].cell").text.strip()
+    nb.good("%spmd_restart")
+    nb.good("%spmd after = 2")
+    assert nb.good("[each.generation for each in spmd.history[-2:]]").text.strip() == "[0, 1]"
+    assert "new processes" in nb.good("%spmd_history").text
+    assert nb.good(f"%spmd_timeline {number}").text.startswith(f"cell [{number}]")
+
+
+def test_saving_and_loading(nb: Notebook, tmp_path: Path) -> None:
+    nb.good("%spmd globals().pop('after', None);")
+    nb.good("%spmd a, b, c = 1, 2, (i for i in range(2))")
+    shown = nb.good(f"%spmd_save {tmp_path}/state a c")
+    assert shown.text.startswith("Saved 1 variable (")
+    assert "Not saved: `c` (generator) on processes 0-1" in shown.text
+    assert "jaxnb" in shown.html
+    assert "--overwrite" in nb.bad(f"%spmd_save {tmp_path}/state")
+    nb.good(f"%spmd_save --overwrite {tmp_path}/state")
+    nb.good("%spmd a = b = None")
+    assert nb.good(f"%spmd_load {tmp_path}/state").text.startswith("Loaded 2 variables")
+    assert "(1, 2)" in nb.good("%spmd a, b").text
+    assert "kept 2 variables" in nb.good("%spmd_restart --keep").text
+    assert "(1, 2)" in nb.good("%spmd a, b").text
+    assert "not allowed with" in nb.bad("%spmd_restart --keep --replay")
+    assert "--overwrite" in nb.good("%spmd_save --help").text
+    assert "Name a directory" in nb.bad("%spmd_load")
+    assert "has no saved variables" in nb.bad(f"%spmd_load {tmp_path}")
 
 
 def test_a_line(nb: Notebook) -> None:
@@ -61,6 +100,7 @@ def test_a_line(nb: Notebook) -> None:
 
 
 def test_errors_show_the_lines_of_the_notebook(nb: Notebook) -> None:
+    nb.good(MLP)
     message = nb.bad("%%spmd_collectives --devices 8\n\nx = 3\nmlp(x, y, 3)", "NotCompiledError")
     assert "NameError: name 'y' is not defined" in message
     assert nb.bad("%spmd_collectives mlp").startswith("`mlp` is not a call.")
@@ -70,6 +110,7 @@ def test_errors_show_the_lines_of_the_notebook(nb: Notebook) -> None:
 
 
 def test_comparing_shardings(nb: Notebook) -> None:
+    nb.good(MLP)
     nb.good("%spmd mesh = jax.make_mesh((4,), ('x',), axis_types=(jax.sharding.AxisType.Auto,))")
     nb.good("%spmd x, w1, w2 = (np.ones((8, 8), np.float32) for _ in range(3))")
     line = "%%spmd_compare mlp(x, w1, w2) --repeats 2 --plot --out found\n"

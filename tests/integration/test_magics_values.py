@@ -1,4 +1,4 @@
-"""Pull, push and layout in a real notebook kernel, and how what they bring is shown."""
+"""Pull, push, layout and recovery in a real notebook kernel, and how what they bring is shown."""
 
 from __future__ import annotations
 
@@ -102,16 +102,6 @@ def test_what_cannot_be_pulled(nb: Notebook) -> None:
     assert "ready" in nb.good("%spmd_status").text
 
 
-def test_pull_says_that_replicas_differ(nb: Notebook) -> None:
-    nb.good(
-        "%%spmd\nwrong = jax.make_array_from_callback("
-        "(2,), NamedSharding(mesh, P()), lambda i: np.full(2, process_index, np.float32))"
-    )
-    cell = nb.good("%spmd_pull wrong")
-    assert "The replicas of `wrong` differ" in " ".join(cell.text.split())
-    assert all(output.output_type != "stream" for output in cell.node.outputs)
-
-
 # ---------------------------------------------------------------------- push
 
 
@@ -134,12 +124,6 @@ def test_push_several_as_they_are(nb: Notebook) -> None:
     assert text.startswith("2 values · 24 B · pushed to 2 processes · ")
     assert "w: NumPy there too; --spec makes a global array" in text
     assert "(array([0, 1, 2]), {'a': [1, 'two']})" in nb.good("%spmd w, y").text
-
-
-def test_push_variables_that_are_named_like_settings(nb: Notebook) -> None:
-    nb.good("spec, ranks = 'mine', 3")
-    assert nb.good("%spmd_push spec ranks").text.startswith("2 values")
-    assert "('mine', 3)" in nb.good("%spmd spec, ranks").text
 
 
 def test_push_to_some(nb: Notebook) -> None:
@@ -191,51 +175,12 @@ def test_subscripts_of_the_session(nb: Notebook) -> None:
     assert "only whole variables can be assigned" in nb.bad('spmd["n[0]"] = 3')
 
 
-# ---------------------------------------------------------------------- what is shown
-
-
-def test_an_array_whose_data_are_there(nb: Notebook) -> None:
-    nb.good("%%spmd --out result\nx")
-    cell = nb.good("result.value")
-    assert "28  29  30  31" in cell.text
-    assert cell.text.rstrip().endswith("— data stay on the processes until used")
-    assert "data stay on the processes until used" in cell.html
-    assert "process 1 · device 2048 · " in cell.html
-    nb.good("np.asarray(result.value);")
-    cell = nb.good("result.value")
-    assert "[28., 29., 30., 31.]]" in cell.text
-    assert "until used" not in cell.text + cell.html
-
-
-def test_values_by_process_are_a_table(nb: Notebook) -> None:
-    cell = nb.good('spmd["mine"]')
-    assert cell.text == "[0] {'rank': 0}\n[1] {'rank': 1}\n"
-    assert ">process 1</th>" in cell.html
-    assert nb.good('[spmd["process_index"]]').text == "[PerProcess({0: 0, 1: 1})]\n"
-
-
 def test_a_display_does_not_wait_for_a_cell(nb: Notebook, gate: Any) -> None:
     nb.good("%spmd_pull x")
     nb.good(f"%%spmd --async --out background\n{gate.wait}")
     assert "[28., 29., 30., 31.]]" in nb.good("x").text
     gate.open()
     nb.good("background.result();")
-
-
-def test_a_pull_waits_for_a_background_cell_and_says_so(nb: Notebook, gate: Any) -> None:
-    nb.good(f"%%spmd --async --out background\n{gate.wait}\nx = 'at last'")
-    # What says so opens the gate.
-    nb.good(
-        "texts, show = [], spmd._work.show_wait\n"
-        "def opening(text):\n"
-        f"    texts.append(text); show(text); os.open({str(gate.path)!r}, os.O_RDWR)\n"
-        "spmd._work.show_wait = opening"
-    )
-    cell = nb.good("%spmd_pull x")
-    nb.good("spmd._work.show_wait = show")
-    assert re.search(r"waits for cell \[\d+\] to end \(to end that: ", nb.good("texts[0]").text)
-    assert "waits for" not in cell.text  # it is taken away
-    assert said(nb, "x") == "at last"
 
 
 def test_an_interrupt_while_it_waits_is_one_line(nb: Notebook, gate: Any) -> None:
@@ -253,65 +198,27 @@ def test_an_interrupt_while_it_waits_is_one_line(nb: Notebook, gate: Any) -> Non
     ]
 
 
-# ---------------------------------------------------------------------- long transfers
-
-# 4 MiB messages; the bar would come after a second.
-SLOW = "import jaxnb.magics.sinks as meter; meter.QUIET_SECONDS = 0; meter.LIVE_SECONDS = 0"
-WATCH = """
-from jaxnb.magics.sinks import Place
-shown = []
-def watched(place, card):
-    shown.append(card.text)
-    jaxnb_show(place, card)
-jaxnb_show = Place.show
-Place.show = watched
-"""
+# ---------------------------------------------------------------------- when it goes wrong
 
 
-@pytest.fixture(scope="module")
-def slow() -> Iterator[Notebook]:
-    """A kernel that moves data by messages, shows all progress, and notes what it displays."""
-    for notebook in kernel():
-        notebook.good("import os; os.environ['JAXNB_DIRECT_MEMORY'] = '0'")
-        notebook.good("%spmd_start -n 2 --platform cpu")
-        notebook.good(SLOW)
-        notebook.good(WATCH)
-        yield notebook
+def test_recover_says_what_was_kept(nb: Notebook) -> None:
+    nb.good("%spmd y = x * 2")
+    shown = nb.good("%spmd_recover").text
+    assert "new processes in" in shown
+    assert "kept" in shown
+    assert "Lost" not in shown
+    assert "992.0" in nb.good("%spmd float(jnp.sum(y))").text
 
 
-def test_a_bar_shows_and_goes(slow: Notebook) -> None:
-    slow.good("%%spmd --out result\nbig = jnp.zeros((1 << 22, 2))\nbig")  # 32 MiB
-    cell = slow.good("%spmd_pull big")
-    assert len(cell.node.outputs) == 1  # the card took the bar's place
-    assert cell.text.startswith("big: float32[4194304, 2] · 32.0 MiB · pulled · ")
-    assert cell.text.rstrip().endswith("iB/s")
-    first = slow.good("print(shown[0])").text
-    assert re.match(r"pulling `big` █+░+ \S+ MiB of 32\.0 MiB · \S+ .iB/s · \d+ s left", first)
-    # In a plain cell too; nothing stays of it there.
-    slow.good("shown.clear(); import numpy as np")
-    cell = slow.good("print(np.asarray(spmd.pull('big')).shape)")
-    assert cell.text.split() == ["(4194304,", "2)"]
-    assert "<progress" not in cell.html
-    assert "pulling `big`" in slow.good("print(shown[0])").text
-    slow.good("shown.clear(); w = np.zeros((1 << 22, 2), np.float32)")
-    assert "w: NumPy float32" in slow.good("%spmd_push w").text
-    assert "pushing `w`" in slow.good("print(shown[0])").text
+PART = "if process_index == 1:\n    y = x * 2\nelse:\n    y = x + 1"
 
 
-def test_an_interrupt_leaves_the_error_only(slow: Notebook) -> None:
-    slow.good("%spmd big = jnp.zeros((1 << 23, 8))")  # 256 MiB
-    slow.good(
-        "import _thread, signal\nold = 'kept'\nbig = old\n"
-        "def watched(place, card):\n"
-        "    signal.raise_signal(signal.SIGINT)\n    jaxnb_show(place, card)\n"
-        "Place.show = watched"
-    )
-    cell = slow.run("%spmd_pull big")
-    assert cell.failed
-    assert cell.reply["ename"] == "KeyboardInterrupt"
-    assert cell.error.traceback == [
-        "KeyboardInterrupt: Interrupted while values were pulled. No variable was changed."
-    ]
-    assert "<progress" not in cell.html
-    assert slow.good("print(big)").text == "kept\n"
-    assert "8388608" in slow.good("%spmd big.shape[0]").text
+def test_processes_that_would_part_are_stopped(nb: Notebook) -> None:
+    said = nb.bad(f"%%spmd\n{PART}", "CellError")
+    assert "DivergenceError: The processes do not agree on dispatch 1 over processes 0-1" in said
+    kind = "float32[8,4], int -> float32[8,4] at line"
+    assert f"process 0: was to dispatch jit(add) {kind}" in said
+    assert f"process 1: was to dispatch jit(multiply) {kind}" in said
+    assert "agree" not in nb.good(f"%%spmd --check off\n{PART}").text
+    assert "496.0" in nb.good("%spmd float(jnp.sum(x))").text
+    assert "'strict', the default" in nb.bad("%%spmd --check record\n1", "UsageError")

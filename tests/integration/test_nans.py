@@ -74,36 +74,6 @@ err.throw()
     assert group.run("float(total(x))").value == 120.0
 
 
-def test_what_was_there_before(group: Session) -> None:
-    group.run("h = np.arange(16, dtype=np.float32); h[5] = np.nan\n"
-              "bad = jax.make_array_from_callback((16,), rows, lambda i: h[i])")  # fmt: skip
-    found = first(group, "y = bad * 2\nfloat(total(y))")
-    assert found.processes == (1,)
-    assert found.line == 1
-    assert found.found[1].inputs[0].index == (5,)
-    assert "it came from host data or from an earlier cell" in str(found)
-
-
-def test_in_a_loop_whose_arguments_are_donated(group: Session) -> None:
-    code = (
-        "s = x * 1\nfor i in range(6):\n    if i == 3: s = s * np.float32('nan')\n    s = step(s)"
-    )
-    found = first(group, code)
-    assert found.processes == (0, 1, 2, 3)
-    assert found.line == 3
-    assert found.found[0].inputs  # the number from the host
-
-
-def test_what_a_process_computes_alone(group: Session) -> None:
-    code = "y = x + 1\nif process_index == 3:\n    a = jnp.log(jnp.float32(-1))\nfloat(total(y))"
-    found = first(group, code)
-    assert found.processes == (3,)
-    assert found.line == 3
-    assert found.found[3].number == 0
-    assert found.later == {}
-    assert "jit(log) at line 3 (of process 3 alone): `a` float32[] on process 3." in str(found)
-
-
 def test_nothing_is_said_of_healthy_cells(group: Session) -> None:
     code = """
 mask = jnp.where(jnp.arange(16) % 2 == 0, x, -jnp.inf)

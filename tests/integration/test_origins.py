@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-import jaxnb
 from jaxnb.arrays.pulling import OriginsDifferWarning
 from jaxnb.cells.sinks import NoSink
 from jaxnb.session import Session
@@ -40,16 +37,10 @@ class Watcher(NoSink):
         self._group.interrupt()
 
 
-@pytest.fixture(scope="module")
-def module_group() -> Iterator[Session]:
-    with jaxnb.start(4, devices_per_process=2, platform="cpu") as session:
-        yield session
-
-
 @pytest.fixture
-def group(module_group: Session) -> Session:
-    module_group.run(SETUP)
-    return module_group
+def group(session: Session) -> Session:
+    session.run(SETUP)
+    return session
 
 
 def said(group: Session, *cells: str, check: str = "strict") -> str:
@@ -77,14 +68,6 @@ def test_an_error_that_leaves_other_steps_is_told(group: Session) -> None:
     )
     assert said(group, "x = make(0)\ntotal(x);") == ""
     assert_usable(group)
-
-
-@pytest.mark.thorough
-def test_origins_outlive_the_backend(group: Session) -> None:
-    group.recover()
-    assert said(group, "float(total(x)), float(total(y['w']));") == ""
-    wrong = "float(total(y['v' if process_index else 'w']));"
-    assert "process 0 passed `y['w']` (made at line" in said(group, wrong)
 
 
 def test_arrays_without_a_record_are_not_compared(group: Session) -> None:

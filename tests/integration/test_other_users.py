@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import psutil
 import pytest
 
 from jaxnb.launch.folder import LONGEST_NAME
@@ -331,30 +330,3 @@ def test_an_open_folder_lets_nobody_ask_or_agree(
         assert mine == others == conductor  # both are hung up on, the one for what it says
         assert eavesdropped(session, nobody) == []
     assert session.run("float(jax.jit(jnp.sum)(x))").value == 8
-
-
-LARGE = """
-for url, _ in told["sentinels"]:
-    sender = context.socket(zmq.DEALER)
-    sender.linger = 0
-    sender.sndhwm = 10
-    sender.connect(url)
-    end = time.monotonic() + 1
-    while time.monotonic() < end:
-        with contextlib.suppress(zmq.Again):
-            sender.send_multipart([b"x" * (64 << 20)], zmq.DONTWAIT, copy=False)
-            found.append(1)
-"""
-
-
-@pytest.mark.timing
-def test_what_is_sent_to_a_sentinel_is_bounded(session: Session) -> None:
-    """By this user too: some program of hers, gone wrong."""
-    before = [psutil.Process(p.pid).memory_info().rss for p in session.processes]
-    with attempt(LARGE, None, sentinels=sentinels_of(session)) as found:
-        pass
-    assert found
-    after = [psutil.Process(p.pid).memory_info().rss for p in session.processes]
-    assert max(b - a for a, b in zip(before, after, strict=True)) < 64 << 20
-    assert sorted(session.where()) == list(range(session.num_processes))
-    assert_usable(session)

@@ -187,12 +187,6 @@ def test_python_is_warned_and_an_error_has_a_note(group: Session) -> None:
     assert "%spmd_pull" not in f"{error.message}{error.traceback}"
 
 
-def test_what_jax_says_to_do_is_not_contradicted(group: Session) -> None:
-    with pytest.raises(CellError, match="pass such arrays as arguments") as caught:
-        group.run("jax.jit(lambda y: x + y)(1.0)")
-    assert "pull" not in "".join(getattr(caught.value, "__notes__", []))
-
-
 def test_the_user_sees_no_frame_of_ours(group: Session) -> None:
     code = "jax.jit(lambda a: jax.pmap(lambda b: b, axis_name='i')(a))(jnp.ones((9, 9)))"
     with pytest.raises(CellError) as caught:

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import pytest
 
 import jaxnb
@@ -186,27 +185,6 @@ def test_processes_in_step_raise_no_alarm(group: Session) -> None:
     assert_usable(group)
 
 
-def test_every_call_is_recorded_once(group: Session) -> None:
-    code = "for _ in range(5): y = step(x)\nz = total(y)\nstep(mine);"
-    for _ in range(3):
-        group.run(code)
-        for recording in group.recordings().values():
-            names = [d.name for d in recording.dispatches]
-            assert names == ["jit(<lambda>)"] * 5 + [names[-1]]
-            assert [d.number for d in recording.dispatches] == [1, 2, 3, 4, 5, 6]
-            assert [d.line for d in recording.dispatches] == [1] * 5 + [2]
-            assert [d.collectives for d in recording.dispatches] == [False] * 5 + [True]
-
-
-def test_functions_compute_what_they_would_without(group: Session) -> None:
-    code = "v = scaled(step(x), 3.0)\nnp.concatenate([s.data for s in v.addressable_shards])"
-    by_mode = [group.run(code, check=mode) for mode in ("off", "strict", "off")]  # type: ignore[arg-type]
-    for index in by_mode[0].per_process:
-        first, *others = (result.per_process[index].value for result in by_mode)
-        for other in others:
-            np.testing.assert_array_equal(first, other)
-
-
 def test_jax_is_as_without_hooks_beside_dispatches(group: Session) -> None:
     """Jitted functions refer to functions of JAX that are replaced; so do deleted arrays."""
     code = (
@@ -221,14 +199,6 @@ def test_what_was_called_while_it_was_off_is_recorded_afterwards(group: Session)
     group.run("for _ in range(3): step(x), x * 2", check="off")
     assert not group.recordings()[0].dispatches
     refused(group, "x * (2 + process_index);")
-
-
-@pytest.mark.usefixtures("patient_answers")
-def test_where_tells_the_last_dispatch(group: Session) -> None:
-    group.run("step(x);")
-    last = group.where()[0].last_dispatch
-    assert last is not None
-    assert (last.name, last.line, last.number) == ("jit(<lambda>)", 1, 1)
 
 
 PAIR = """
@@ -319,20 +289,6 @@ def test_who_cannot_begin_says_so_and_strands_nobody(group: Session) -> None:
     group.run("process_ask_conductor.Lockstep.begin = kept", check="off")
     with no_alarm():
         assert group.run("float(total(x))").divergence is None
-    assert_usable(group)
-
-
-def test_a_straggler_is_waited_for_whatever_sockets_wait_for(group: Session) -> None:
-    """A process's sockets are made by Python: what its user has set for all is not for ours."""
-    group.run("import socket, time\nsocket.setdefaulttimeout(0.01)")
-    try:
-        group.recover()  # the connections are made anew
-        code = "if process_index: time.sleep(0.2)\nfloat(total(x))"
-        with no_alarm():
-            assert group.run(code).divergence is None
-    finally:
-        group.run("socket.setdefaulttimeout(None)")
-    group.recover()
     assert_usable(group)
 
 

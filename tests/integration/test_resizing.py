@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxnb
-from jaxnb.errors import CellError, JaxnbError, ProcessDiedError, UsageError
+from jaxnb.errors import CellError, JaxnbError, UsageError
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
 from support.fixtures import assert_usable, until
@@ -104,18 +104,6 @@ def test_fewer_processes_load_what_more_have_saved(
     assert values(pair) == [0, 1]
 
 
-@pytest.mark.thorough
-def test_a_mesh_of_the_users_with_the_same_axes_is_taken(session: Session, saved: Path) -> None:
-    session.run("wide = jax.make_mesh((2, 4), ('model', 'data'))")
-    session.load(saved, ["w", "turned"])
-    assert session.run("w.sharding.mesh is wide and turned.sharding.mesh is wide").value
-    assert session.run("w.sharding.shard_shape(w.shape)").value == (2, 2)
-    session.run("tall = jax.make_mesh((4, 2), ('model', 'data'))\nw = turned = None")
-    with pytest.raises(JaxnbError, match="there are 2 meshes with the axes 'data', 'model'"):
-        session.load(saved, ["w"])
-    assert session.run("w").value is None
-
-
 def test_what_does_not_fit_is_told_and_nothing_is_loaded(session: Session, saved: Path) -> None:
     session.run("only = jax.make_mesh((1, 8), ('data', 'model'))\nx = 'old'")
     with pytest.raises(JaxnbError) as caught:
@@ -150,27 +138,6 @@ def test_the_sizes_of_a_group_change_and_its_variables_stay(
     assert_usable(session)
 
 
-@pytest.mark.thorough
-def test_what_would_not_fit_changes_nothing(make_session: Callable[..., Session]) -> None:
-    session = make_session(2)
-    session.run(STATE)
-    pids = [process.pid for process in session.processes]
-    with pytest.raises(UsageError, match=r"group of 3 × 1 devices cannot lay out `x` .*Nothing"):
-        session.recover(num_processes=3)
-    with pytest.raises(UsageError, match="0"):
-        session.recover(num_processes=0)
-    assert [process.pid for process in session.processes] == pids
-    assert values(session) == [0, 1]
-    with pytest.raises(ProcessDiedError):
-        session.run("import os, time\nif process_index: os._exit(1)\ntime.sleep(1000)")
-    with pytest.raises(UsageError, match=r"Process 1 died.*Type `%spmd_recover` first"):
-        session.recover(num_processes=4)
-    session.restart(num_processes=3, devices_per_process=1)
-    assert session.run("num_processes, jax.device_count()").value == (3, 3)
-    assert session.options.num_processes == 3
-    assert_usable(session)
-
-
 MIXED = """
 from jax.sharding import Mesh
 import gc
@@ -193,7 +160,7 @@ del a, b, c
 """
 
 
-@pytest.mark.parametrize("how", ["load", "recover"])
+@pytest.mark.parametrize("how", [pytest.param("load", marks=pytest.mark.thorough), "recover"])
 def test_parts_of_different_arrays_are_never_put_together(
     make_session: Callable[..., Session], tmp_path: Path, how: str
 ) -> None:
@@ -222,6 +189,7 @@ def test_parts_of_different_arrays_are_never_put_together(
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_arrays_that_are_not_summed_yet_are_saved_and_not_laid_out_anew(
     make_session: Callable[..., Session], tmp_path: Path
 ) -> None:
@@ -240,6 +208,7 @@ def test_arrays_that_are_not_summed_yet_are_saved_and_not_laid_out_anew(
         session.load(tmp_path / "state")
 
 
+@pytest.mark.thorough
 def test_a_cell_that_waited_while_the_size_changed_is_not_run(
     make_session: Callable[..., Session],
 ) -> None:

@@ -7,14 +7,11 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import jaxnb
-from integration.test_magics import kernel
 from jaxnb.errors import CellError, JaxnbError, UsageError
-from jaxnb.recovery import files
 from jaxnb.session import Session
 
 STATE = """
@@ -55,20 +52,6 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
     before = os.umask(request.param)
     yield
     os.umask(before)
-
-
-@pytest.fixture
-def scratch(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The directories of recoveries, as they are made."""
-    folders: list[str] = []
-    make = files.tempfile.mkdtemp
-
-    def recorded(**how: Any) -> str:
-        folders.append(make(**how))
-        return folders[-1]
-
-    monkeypatch.setattr(files.tempfile, "mkdtemp", recorded)
-    return folders
 
 
 @pytest.fixture
@@ -184,46 +167,6 @@ def test_what_one_process_alone_has(session: Session, other: Session, tmp_path: 
         other.load(tmp_path / "empty", ["alon"])
 
 
-MODULE = """
-import threading
-mesh, counts, lock, missing = None, {}, threading.Lock(), object()
-def scaled(x, default=missing): return x * counts["scale"] if default is missing else default
-"""
-
-
-@pytest.mark.thorough
-def test_what_a_module_of_the_users_holds(other: Session, tmp_path: Path) -> None:
-    (tmp_path / "module_beside.py").write_text(MODULE)
-    other.run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})")
-    other.run("import module_beside as beside")
-    other.run("""
-beside.mesh = jax.make_mesh((8,), ("a",))
-beside.counts["scale"] = 3
-beside.later = beside.mesh, (i for i in range(2))
-mine = beside.mesh
-""")
-    other.recover()
-    assert other.run("beside.mesh is mine and beside.scaled(2) == 6").value
-    assert other.run("beside.lock.acquire(blocking=False)").value
-
-
-def test_a_restart_keeps_the_variables(other: Session, scratch: list[str]) -> None:
-    other.run(STATE)
-    expected = {i: p.value for i, p in other.run(CHECK).per_process.items()}
-    other.run(STATE)
-    before, stages = other.processes, list[str]()
-    carried = other.recover(lambda stage, detail: stages.append(stage))
-    assert {p.pid for p in other.processes}.isdisjoint(p.pid for p in before)
-    assert {i: p.value for i, p in other.run(CHECK).per_process.items()} == expected
-    assert str(carried).startswith("New processes in ")
-    assert "Lost: " in str(carried)
-    (lost,) = (each for each in carried.lost if each.path == "lazy")
-    assert (lost.type, lost.processes) == ("generator", (0, 1, 2, 3))
-    assert (stages[0], stages[-1]) == ("packing", "unpacking")
-    (folder,) = scratch
-    assert not Path(folder).exists()
-
-
 @pytest.mark.usefixtures("umask")
 def test_what_was_packed_is_not_lost_where_a_restart_fails(other: Session) -> None:
     other.run("own = process_index")
@@ -239,39 +182,3 @@ def test_what_was_packed_is_not_lost_where_a_restart_fails(other: Session) -> No
     assert other.load(folder).names
     assert other.run("own").per_process[3].value == 3
     shutil.rmtree(folder)
-
-
-@pytest.mark.thorough
-def test_a_process_that_is_interrupted_as_it_loads(other: Session, tmp_path: Path) -> None:
-    other.run("""
-class Stops:
-    def __setstate__(self, state):
-        if process_index == 1: raise KeyboardInterrupt
-stops = Stops()
-stops.a = 1
-""")
-    other.save(tmp_path / "state", ["stops"])
-    with pytest.raises(JaxnbError, match=r"^Process 1 of 4 raised Key.* have theirs. Load again"):
-        other.load(tmp_path / "state")
-    assert other.run("1").value == 1
-
-
-def test_the_magics(tmp_path: Path) -> None:
-    for notebook in kernel():
-        notebook.good("%spmd_start -n 2 --platform cpu")
-        notebook.good("%spmd a, b, c = 1, 2, (i for i in range(2))")
-        shown = notebook.good(f"%spmd_save {tmp_path}/state a c")
-        assert shown.text.startswith("Saved 1 variable (")
-        assert "Not saved: `c` (generator) on processes 0-1" in shown.text
-        assert "jaxnb" in shown.html
-        assert "--overwrite" in notebook.bad(f"%spmd_save {tmp_path}/state")
-        notebook.good(f"%spmd_save --overwrite {tmp_path}/state")
-        notebook.good("%spmd a = b = None")
-        assert notebook.good(f"%spmd_load {tmp_path}/state").text.startswith("Loaded 2 variables")
-        assert "(1, 2)" in notebook.good("%spmd a, b").text
-        assert "kept 2 variables" in notebook.good("%spmd_restart --keep").text
-        assert "(1, 2)" in notebook.good("%spmd a, b").text
-        assert "not allowed with" in notebook.bad("%spmd_restart --keep --replay")
-        assert "--overwrite" in notebook.good("%spmd_save --help").text
-        assert "Name a directory" in notebook.bad("%spmd_load")
-        assert "has no saved variables" in notebook.bad(f"%spmd_load {tmp_path}")

@@ -46,36 +46,20 @@ def no_umask() -> Iterator[None]:
         os.umask(old)
 
 
-@LAUNCHERS
-def test_only_collectives_listen_on_ports(
-    make_session: Callable[..., Session], launcher: str
-) -> None:
-    """And on this host's only. Of no process: not the notebook, the controller or the service."""
-    before = set(processes_of_tests())
-    own = {c.laddr for c in psutil.Process().net_connections("inet") if c.laddr}
-    session = make_session(2, launcher=launcher)
-    for _ in range(2):
-        session.run("x = jax.device_count()")
-        bound = opened_by(before)
-        assert set(session.helper_pids().values()) <= set(bound)
-        listening = [entry for entries in bound.values() for entry in entries]
-        assert {ip for ip, _, _ in listening} <= LOOPBACK, bound
-        assert len(listening) == session.num_processes, bound  # each its own for gloo
-        assert {pid for pid, ports in bound.items() if ports} == {p.pid for p in session.processes}
-        mine = [c.laddr for c in psutil.Process().net_connections("inet") if c.laddr]
-        assert set(mine) <= own
-        session.recover()  # a new service, and new sockets for collectives
+def assert_only_collectives_listen(session: Session, before: set[int], own: set[object]) -> None:
+    """On this host's ports only, and no process but the group's: not the notebook, no helper."""
+    session.run("x = jax.device_count()")
+    bound = opened_by(before)
+    assert set(session.helper_pids().values()) <= set(bound)
+    listening = [entry for entries in bound.values() for entry in entries]
+    assert {ip for ip, _, _ in listening} <= LOOPBACK, bound
+    assert len(listening) == session.num_processes, bound  # each its own for gloo
+    assert {pid for pid, ports in bound.items() if ports} == {p.pid for p in session.processes}
+    assert {c.laddr for c in psutil.Process().net_connections("inet") if c.laddr} <= own
 
 
-@LAUNCHERS
-def test_the_clusters_files_are_for_this_user_only(
-    make_session: Callable[..., Session], launcher: str
-) -> None:
+def assert_files_are_private(session: Session) -> None:
     """And none holds the key that every request is signed with."""
-    with no_umask():
-        session = make_session(2, launcher=launcher)
-        session.run("1")
-        session.restart()
     cluster = Path(session._life.cluster.directory)
     # Nobody else can enter the folder, whatever the mode of what is in it.
     assert stat.S_IMODE(cluster.stat().st_mode) == 0o700
@@ -89,13 +73,8 @@ def test_the_clusters_files_are_for_this_user_only(
     assert {p.name for p in folders if stat.S_IMODE(p.stat().st_mode) != 0o700} == set()
 
 
-@LAUNCHERS
-def test_the_key_is_in_no_command_line_or_environment(
-    make_session: Callable[..., Session], launcher: str
-) -> None:
+def assert_key_is_not_seen(session: Session, before: set[int]) -> None:
     """Other users of the host can read a command line, and what a cell starts an environment."""
-    before = set(processes_of_tests())
-    session = make_session(2, launcher=launcher)
     secrets = [session._life.transport.key.decode(), *session._life.cluster.identities.values()]
     seen = session.run(
         "import os, subprocess, sys\n"
@@ -115,6 +94,23 @@ def test_the_key_is_in_no_command_line_or_environment(
             assert not [each for each in secrets if each in line]
             if pid not in before:
                 assert secrets[0] not in str(process.environ())
+
+
+@LAUNCHERS
+def test_what_a_group_opens_is_for_this_user_on_this_host(
+    make_session: Callable[..., Session], launcher: str
+) -> None:
+    before = set(processes_of_tests())
+    own = {c.laddr for c in psutil.Process().net_connections("inet") if c.laddr}
+    with no_umask():
+        session = make_session(2, launcher=launcher)
+        assert_only_collectives_listen(session, before, own)
+        session.recover()  # a new service, and new sockets for collectives
+        assert_only_collectives_listen(session, before, own)
+        session.restart()
+        session.run("1")
+    assert_files_are_private(session)
+    assert_key_is_not_seen(session, before)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ import zmq
 from jupyter_client.session import Session as Signer
 
 import jaxnb
-from jaxnb.errors import CellError, UsageError
-from jaxnb.model.group import SentinelAddress, SentinelFault, Whereabouts
+from jaxnb.errors import UsageError
+from jaxnb.model.group import SentinelAddress, SentinelFault
 from jaxnb.session import Session
 from jaxnb.wire.messages import METADATA_KEY, digest, dump
 from jaxnb.wire.sentinels import WHERE, Sentinels
@@ -79,18 +79,6 @@ def signed(key: bytes, token: str, function: str = WHERE, **content: Any) -> lis
     return signer.serialize(signer.msg("ask", told))
 
 
-def wait_for(session: Session, index: int, found: Callable[[Whereabouts], bool]) -> Whereabouts:
-    """Asks until a process is somewhere."""
-    where = None
-    deadline = time.monotonic() + PATIENT_SECONDS
-    while time.monotonic() < deadline:
-        where = session.where([index]).get(index)
-        if where is not None and found(where):
-            return where
-        threading.Event().wait(0.02)
-    raise AssertionError(f"process {index} is {where}")
-
-
 @pytest.fixture(scope="module")
 def module_alone() -> Iterator[Session]:
     with jaxnb.start(1, platform="cpu") as session:
@@ -101,52 +89,6 @@ def module_alone() -> Iterator[Session]:
 def alone(module_alone: Session, patient_answers: None) -> Session:
     """A group of one process, which a test must leave usable."""
     return module_alone
-
-
-@contextmanager
-def running(session: Session, code: str, **settings: Any) -> Iterator[None]:
-    """Runs a cell in a thread, and interrupts it in the end, until it has ended."""
-
-    def run() -> None:
-        with pytest.raises(CellError):
-            session.run(code, **settings)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        until(lambda: session.interrupt() or not thread.is_alive(), "the cell ended")
-        thread.join()
-
-
-@pytest.mark.usefixtures("patient_answers")
-def test_idle_processes_are_in_no_cell(session: Session) -> None:
-    found = session.where()
-    assert sorted(found) == [0, 1, 2, 3]
-    for index, where in found.items():
-        assert where.process_index == index
-        assert where.in_cell is None
-        assert where.stack
-
-
-def test_in_python(alone: Session) -> None:
-    with running(alone, "def spin(n):\n    while True: n += 1\n\nspin(0)", cell=12):
-        where = wait_for(alone, 0, lambda w: w.in_cell is not None and w.in_cell.line == 2)
-        assert where.in_cell is not None
-        assert asdict(where.in_cell) == {
-            "file": "<cell 12>",
-            "line": 2,
-            "function": "spin",
-            "source": "while True: n += 1",
-            "cell": 12,
-        }
-        assert [(e.line, e.function) for e in where.stack if e.cell] == [
-            (4, "<module>"),
-            (2, "spin"),
-        ]
-        # It answers though the loop gives the interpreter's lock away for moments only.
-        assert [sorted(alone.where()) for _ in range(10)] == [[0]] * 10
 
 
 @pytest.mark.usefixtures("patient_answers")

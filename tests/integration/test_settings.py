@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-import jaxnb
 from jaxnb.cells.result import CellResult
-from jaxnb.errors import CellError, PitfallWarning
+from jaxnb.errors import CellError
 from jaxnb.session import Session
 from support.fixtures import PATIENT_SECONDS
 
@@ -25,25 +24,13 @@ float(total(x))
 ON_TWO = "if process_index == 2: jax.config.update({!r}, {!r})\n"
 ON_ALL = "jax.config.update({!r}, {!r})\n"
 
-X64, PRECISION = "jax_enable_x64", "jax_default_matmul_precision"
-NANS = "jax_debug_nans"
+
+X64 = "jax_enable_x64"
 
 DIFFERENT = [
     (X64, True, False, "float(total(x))"),
     (X64, True, False, "y = total(x)"),  # the others have left the cell by the time it is noticed
 ]
-
-
-@pytest.fixture(scope="module")
-def checked() -> Iterator[Session]:
-    with jaxnb.start(4, devices_per_process=2, platform="cpu") as session:
-        yield session
-
-
-@pytest.fixture
-def group(checked: Session) -> Session:
-    checked.run(SET_UP)
-    return checked
 
 
 def told(result: CellResult) -> list[str]:
@@ -54,6 +41,12 @@ def refused(run: Callable[[], object]) -> CellResult:
     with pytest.raises(CellError, match="Settings differ between processes") as caught:
         run()
     return caught.value.result
+
+
+@pytest.fixture
+def group(session: Session) -> Session:
+    session.run(SET_UP)
+    return session
 
 
 @pytest.mark.parametrize(("name", "other", "usual", "call"), DIFFERENT)
@@ -85,18 +78,3 @@ def test_what_all_change_alike_passes(group: Session) -> None:
     assert result.value == ("float32", 140.0)
     assert (result.divergence, result.pitfalls) == (None, ())
     assert not group.run(ON_ALL.format(X64, False) + "float(total(x))").pitfalls
-
-
-@pytest.mark.parametrize(
-    ("name", "other", "usual"),
-    [(NANS, True, False), (PRECISION, "highest", None)],  # the latter on the CPU
-)
-def test_settings_that_leave_programs_the_same_let_them_run(
-    group: Session, name: str, other: object, usual: object
-) -> None:
-    with pytest.warns(PitfallWarning, match=name):
-        result = group.run(ON_TWO.format(name, other) + "float(dot(x))")
-    assert result.value == 140.0
-    assert result.divergence is None
-    assert group.run("float(dot(x))").value == 140.0
-    assert group.run(ON_ALL.format(name, usual) + "float(dot(x))").value == 140.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from typing import Any
 
@@ -12,9 +13,9 @@ from integration.test_pull import LAYOUTS as PULLED
 from integration.test_pull import UNREDUCED
 from jaxnb.arrays.blocks import corner_edges
 from jaxnb.errors import JaxnbError
-from jaxnb.model.arrays import ArrayInfo, ShardInfo
+from jaxnb.model.arrays import ArrayInfo
 from jaxnb.session import Session
-from support.arrays import ALL, MESH, SOME
+from support.arrays import ALL, DTYPES, MESH, SOME
 
 ON = [(0, 0), (0, 1), (1, 2048), (1, 2049), (2, 4096), (2, 4097), (3, 6144), (3, 6145)]
 """(process, device id) of the group's devices on the CPU."""
@@ -76,7 +77,6 @@ def check(session: Session, code: str) -> ArrayInfo:
             assert (mine[device].index, mine[device].replica_id) == (index, replica)
             assert info.host_dtype == host_dtype
             assert host_shape == (*(stop - start for start, stop in index), *info.word_shape)
-    covered_once(told[0][0].shape, told)
     corners(told)
     return told[0][0]
 
@@ -86,15 +86,6 @@ def groups(told: Told) -> list[list[int]]:
     if told[0][0].fully_addressable and told[1][0].fully_addressable:
         return [[i] for i in ALL]
     return [ALL]
-
-
-def covered_once(shape: tuple[int, ...], told: Told) -> None:
-    for group in groups(told):
-        count = np.zeros(shape, int)
-        for shard in told[group[0]][0].shards:
-            if shard.replica_id == 0:
-                count[tuple(slice(*part) for part in shard.index)] += 1
-        assert (count == 1).all()
 
 
 def corners(told: Told) -> None:
@@ -151,6 +142,10 @@ LAYOUTS = {
     "process-local, sharded": (
         'x = make((4, 3), "a", on=Mesh(np.array(jax.local_devices()), ("a",)), start=process_index)'
     ),
+    "a subset that cuts through processes": (
+        'half = Mesh(np.array([d for d in jax.devices() if d.id % 2]), ("a",))\n'
+        'x = make((8,), "a", on=half)'
+    ),
     "host memory, one device": "x = jax.device_put(np.ones(3), jax.memory.Space.Host)",
 }
 
@@ -184,22 +179,15 @@ def test_what_is_told_beside_the_shards(session: Session) -> None:
 
 # ---------------------------------------------------------------------- kinds of element
 
-DTYPES = {
-    "float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "uint32": 32, "int16": 16,
-    "bool": 8, "complex64": 64, "int4": 4, "uint4": 4, "int2": 2, "uint2": 2,
-    "float8_e3m4": 8, "float8_e4m3": 8, "float8_e4m3b11fnuz": 8, "float8_e4m3fn": 8,
-    "float8_e4m3fnuz": 8, "float8_e5m2": 8, "float8_e5m2fnuz": 8, "float8_e8m0fnu": 8,
-    "float4_e2m1fn": 4,
-}  # fmt: skip
-
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtypes(session: Session, dtype: str) -> None:
     code = f'x = make((8, 2), "data", dtype=jnp.dtype("{dtype}"))'
     info = check(session, code)
-    assert (info.dtype, info.itemsize_bits) == (dtype, DTYPES[dtype])
+    (bits,) = re.findall(r"^\D+(\d+)", dtype) or ["8"]  # of a bool
+    assert (info.dtype, info.itemsize_bits) == (dtype, int(bits))
     assert (info.host_dtype, info.word_shape) == (dtype, ())
-    assert displayed(session)[3].itemsize_bits == DTYPES[dtype]
+    assert displayed(session)[3].itemsize_bits == int(bits)
 
 
 def test_no_dtype_of_this_jax_is_forgotten(session: Session) -> None:
@@ -210,7 +198,7 @@ def test_no_dtype_of_this_jax_is_forgotten(session: Session) -> None:
     # Off without jax_enable_x64; not supported by the backend; booleans to XLA.
     apart = {"float64", "int64", "uint64", "complex128"}
     apart |= {"float6_e2m3fn", "float6_e3m2fn", "int1", "uint1"}
-    plain = {"int32", "uint8", "uint16"}
+    plain = {"int32", "uint16"}
     assert set(names) - apart - plain <= set(DTYPES)
 
 
@@ -295,15 +283,6 @@ def test_arrays_of_some_processes(session: Session, code: str) -> None:
     assert len(plain) == 1
 
 
-def test_a_subset_that_cuts_through_processes(session: Session) -> None:
-    code = (
-        'half = Mesh(np.array([d for d in jax.devices() if d.id % 2]), ("a",))\n'
-        'x = make((8,), "a", on=half)'
-    )
-    info = check(session, code)
-    assert [s.device_id for s in info.shards] == [1, 2049, 4097, 6145]
-
-
 # ---------------------------------------------------------------------- unreduced arrays
 
 
@@ -333,59 +312,7 @@ def test_unreduced_arrays(session: Session) -> None:
     assert "\n  … 7 more slices\n2 replicas of each part" in str(session.layout("x"))
 
 
-def test_an_unreduced_local_array_is_not_read(session: Session) -> None:
-    session.run(
-        HELPERS + 'own = mesh_of("Explicit", (2,), ("a",), jax.local_devices())\n'
-        'v = make((4,), "a", on=own)\n'
-        "with jax.set_mesh(own):\n"
-        "    x = jax.jit(lambda v: jnp.einsum('i,i->', v, v,"
-        " out_sharding=P(unreduced={'a'})))(v)\n"
-        "try:\n    shards.host_view(x)\nexcept Exception as e:\n    said = type(e), str(e)\n"
-        "info = shards.describe(x)\nNone"
-    )
-    kind, message = session.run("said[0].__name__, said[1]").per_process[2].value
-    assert kind == "JaxnbError"
-    assert "process 2 cannot read an array that is unreduced over the mesh axes a" in message
-    info = session.run("info").per_process[0].value
-    assert (info.fully_addressable, info.corner) == (True, ())
-
-
-def test_names_of_several_axes_are_told_in_order(session: Session) -> None:
-    code = HELPERS + (
-        'cube = mesh_of("Explicit", (2, 2, 2), ("c", "b", "a"))\n'
-        "v = make((4, 6), on=cube)\n"
-        "with jax.set_mesh(cube):\n"
-        "    x = jax.reshard(v, P('c', reduced={'b', 'a'}))\n"
-        "info = shards.describe(x)\ninfo.spec, info.sharding"
-    )
-    spec, sharding = session.run(code).value
-    assert spec == "P('c', None, reduced={'a', 'b'})"
-    assert f"spec={spec}" in sharding
-
-
 # ---------------------------------------------------------------------- views
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bool"])
-def test_a_view_is_the_arrays_own_memory(session: Session, dtype: str) -> None:
-    session.run(HELPERS + f'x = make((8, 6), "data", "model", dtype=jnp.dtype("{dtype}"));')
-    told = session.run(
-        "data = [shards.shard_of(x, d.id) for d in jax.local_devices()]\n"
-        "views = [shards.host_view(d) for d in data]\n"
-        "[(v.ctypes.data == d.unsafe_buffer_pointer(), v.flags.writeable, v.dtype.name, v.shape)"
-        " for v, d in zip(views, data)]"
-    )
-    assert told.value == [(True, False, dtype, (2, 3))] * 2
-
-
-def test_a_view_outlives_its_array(session: Session) -> None:
-    told = session.run(
-        "from jaxnb.arrays import process_describe as shards\n"
-        "y = jnp.arange(1 << 16)\nv = shards.host_view(y)\n"
-        "y.delete()\ndel y\nz = [jnp.full(1 << 16, -1) for _ in range(8)]\n"
-        "bool((v == np.arange(1 << 16)).all())"
-    )
-    assert told.value is True
 
 
 DONATE = (
@@ -405,20 +332,6 @@ def test_xla_does_not_write_where_a_view_looks_and_keeps_the_array(session: Sess
     assert session.run("x.is_deleted(), address(y) == there").value == (True, True)
 
 
-def test_xla_copies_the_shard_that_a_view_looks_at(session: Session) -> None:
-    """Of a sharded array the donation is taken: it is deleted, and the view keeps its memory."""
-    session.run(HELPERS + DONATE + 'x = make((1 << 10, 8), "data", "model")\n'
-                "last = jax.local_devices()[1].id\n"
-                "v = shards.host_view(shards.shard_of(x, last))\nbefore = v.copy()\n"
-                "places = [s.data.unsafe_buffer_pointer() for s in x.addressable_shards]\n"
-                "y = f(x).block_until_ready();")  # fmt: skip
-    told = session.run(
-        "bool((v == before).all()), bool(before.all()), x.is_deleted(),"
-        " [s.data.unsafe_buffer_pointer() == p for s, p in zip(y.addressable_shards, places)]"
-    )
-    assert told.value == (True, True, True, [True, False])
-
-
 def test_an_array_that_was_donated_in_part_is_deleted(session: Session) -> None:
     """JAX calls it an array as long as the first device's part is there, which NumPy looks at."""
     session.run(HELPERS + DONATE + 'x = make((8, 4), "data", "model")\n'
@@ -433,33 +346,4 @@ def test_an_array_that_was_donated_in_part_is_deleted(session: Session) -> None:
     assert session.run("x.is_deleted(), float(y.sum())").value == (False, -32.0)
 
 
-COUNT = (
-    "import gc\nfrom jaxnb.profile.process_stats import Statistics\n"
-    "def live():\n    gc.collect()\n"
-    "    for array in jax.live_arrays(): array.addressable_shards\n"  # looks at every shard
-    "    in_use = [row.bytes_in_use for row in Statistics(get_ipython()).collect()]\n"
-    "    return len(jax.live_arrays()), in_use\n"
-)
-
-
-def test_views_leave_no_live_arrays(session: Session) -> None:
-    """A view holds an array of its own to the same memory, as long as it is held."""
-    session.run(HELPERS + COUNT + "x = jnp.ones((64, 64)).block_until_ready()\nbefore = live();")
-    told = session.run(
-        "v = shards.host_view(x)\nheld = len(jax.live_arrays())\nin_use = live()[1]\ndel v\n"
-        "held - before[0], in_use == before[1], live() == before"
-    )
-    assert told.value == (1, True, True)
-
-
 # ---------------------------------------------------------------------- one shard
-
-
-def test_replicas_are_numbered_in_device_order_where_jax_shuffles(session: Session) -> None:
-    code = (
-        'x = make((4,), "model", on=Mesh(np.array(jax.devices())[[5, 0, 7, 2, 1, 4, 3, 6]]'
-        '.reshape(4, 2), ("data", "model")))'
-    )
-    info = check(session, code)
-    first: dict[Any, ShardInfo] = {s.index: s for s in info.shards if s.replica_id == 0}
-    assert sorted(s.device_id for s in first.values()) == [0, 4097]

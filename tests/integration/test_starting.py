@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import stat
@@ -110,19 +109,14 @@ def test_200_unblocked_dispatches_over_all_processes_survive(session: Session) -
 # ---------------------------------------------------------------------- launchers and options
 
 
-def test_bare_processes_have_an_empty_namespace(make_session: MakeSession) -> None:
-    session = make_session(1, bare=True)
+def test_two_groups_at_once_the_second_bare(session: Session, make_session: MakeSession) -> None:
+    other = make_session(1, devices_per_process=3, bare=True)
     names = "'jax', 'jnp', 'np', 'P', 'NamedSharding', 'process_index', 'num_processes'"
-    assert session.run(f"[name for name in ({names}) if name in globals()]").value == []
-    assert session.run("import jax; jax.process_count()").value == 1
+    assert other.run(f"[name for name in ({names}) if name in globals()]").value == []
     # A process imports its own side only: all of the notebook's would take half as long as jax.
-    assert session.run("import sys; 'jaxnb.session.session' in sys.modules").value is False
-
-
-def test_two_groups_at_once(session: Session, make_session: MakeSession) -> None:
-    other = make_session(1, devices_per_process=3)
+    assert other.run("import sys; 'jaxnb.session.session' in sys.modules").value is False
     assert session.run("x = 'first'; jax.device_count()").value == 8
-    assert other.run("x = 'second'; jax.device_count()").value == 3
+    assert other.run("import jax; x = 'second'; jax.device_count()").value == 3
     assert (session.run("x").value, other.run("x").value) == ("first", "second")
     assert {p.pid for p in session.processes}.isdisjoint({p.pid for p in other.processes})
     other.close()
@@ -165,42 +159,15 @@ def serve(fork_server: ForkServerClient) -> Path:
     return Path(unquote(answer["line"].strip().removeprefix("unix:")))
 
 
-def test_each_coordination_service_has_a_socket_of_its_own(fork_server: ForkServerClient) -> None:
-    """It asks nobody who they are."""
+def test_the_fork_server_answers_until_it_has_ended(fork_server: ForkServerClient) -> None:
+    """Each coordination service has a socket of its own: it asks nobody who they are."""
+    with pytest.raises(StartError, match="_do_nonsense"):
+        fork_server.request("nonsense").result(PATIENT_SECONDS)
     first, second = serve(fork_server), serve(fork_server)
     assert first != second
     assert first.is_socket()
     assert second.is_socket()
     assert stat.S_IMODE(first.parent.stat().st_mode) == 0o700
-
-
-CONTROLLER_SOCKETS = 18
-"""How many a controller binds."""
-
-
-@pytest.mark.thorough
-def test_a_controller_that_cannot_bind_does_not_start(fork_server: ForkServerClient) -> None:
-    """Some are bound in threads and in a child, which ended alone: starts then timed out."""
-    folder = Path(fork_server.directory)
-    for number in range(1, CONTROLLER_SOCKETS + 1):
-        taken = folder / f"ipp:{number}"
-        taken.unlink(missing_ok=True)
-        taken.mkdir()  # which is not replaced
-        with pytest.raises(StartError, match="Address already in use"):
-            fork_server.request("controller", cluster_id="of-a-test").result(PATIENT_SECONDS)
-        taken.rmdir()
-    answer = fork_server.request("controller", cluster_id="of-a-test").result(PATIENT_SECONDS)
-    assert json.loads(answer["line"])["client"]["key"]
-    assert len(list(folder.glob("ipp:*"))) == CONTROLLER_SOCKETS
-
-
-def test_an_unknown_command_is_an_error_and_ends_nothing(fork_server: ForkServerClient) -> None:
-    with pytest.raises(StartError, match="_do_nonsense"):
-        fork_server.request("nonsense").result(PATIENT_SECONDS)
-    assert serve(fork_server).is_socket()
-
-
-def test_a_request_to_an_ended_server_fails(fork_server: ForkServerClient) -> None:
     fork_server.close()
     with pytest.raises(SessionBrokenError, match=r"The fork server .* ended with status 0"):
         fork_server.request("service").result(PATIENT_SECONDS)

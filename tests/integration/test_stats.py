@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from jaxnb.profile.card_stats import stats_card
 from jaxnb.profile.statistics import DeviceStats
 from jaxnb.session import Session
 
@@ -51,32 +50,6 @@ def test_the_largest_arrays_are_told_by_name(session: Session) -> None:
 
 
 @pytest.mark.usefixtures("patient_answers")
-def test_where_the_largest_are_is_what_their_shardings_say(session: Session) -> None:
-    """Of more equally large ones than are told each process tells the same."""
-    session.run(
-        MESH + "half = jax.make_mesh((4,), ('d',), devices=jax.devices()[:4])\n"
-        "host = np.ones(1 << 20, np.float32)\n"
-        "def spread(mesh, *spec):\n"
-        "    sharding = NamedSharding(mesh, P(*spec))\n"
-        "    return jax.make_array_from_callback(\n"
-        "        host.shape, sharding, lambda i: host[i], dtype=host.dtype)\n"
-        "whole = [spread(mesh) for _ in range(7)]\n"
-        "some = spread(half)\n"
-        "local = jax.device_put(host, jax.local_devices()[0]);"
-    )
-    rows = session.stats()
-    pairs = tuple((row.device.id, row.device.id + 1) for row in rows[::2])
-    expected = {"whole": {pairs}, "some": {pairs[:2]}, "local": {((n, n),) for n, _ in pairs}}
-    found = {(str(a.name).partition("[")[0], a.devices) for row in rows for a in row.largest}
-    assert found == {(name, each) for name, devices in expected.items() for each in devices}
-    told = [line for line in stats_card(rows).text.splitlines() if "float32[1048576]" in line]
-    where = {line.split()[0]: line.split("MiB ")[1].strip() for line in told}
-    first = ",".join(str(n) for n, _ in pairs)
-    assert where == {"local": f"devices {first}", "some": "processes 0-1",
-                     **{f"whole[{i}]": "each device" for i in range(3)}}  # fmt: skip
-
-
-@pytest.mark.usefixtures("patient_answers")
 def test_what_is_donated_or_deleted_does_not_count(session: Session) -> None:
     session.run(
         MESH + "x, y = make(256), make(256)\nadd = jax.jit(lambda a: a + 1, donate_argnums=0)"
@@ -86,14 +59,6 @@ def test_what_is_donated_or_deleted_does_not_count(session: Session) -> None:
     assert [row.bytes_in_use for row in session.stats()] == before
     session.run("y.delete()")
     assert [row.bytes_in_use for row in session.stats()] == [n and n - KIB for n in before]
-
-
-@pytest.mark.usefixtures("patient_answers")
-def test_looking_makes_no_arrays(session: Session) -> None:
-    """An array in parts has none for each part before somebody asks for one."""
-    session.run(MESH + "kept = [make(256) for _ in range(3)]\nlive = len(jax.live_arrays())")
-    session.stats()
-    assert session.run("len(jax.live_arrays()) - live").value == 0
 
 
 @pytest.mark.usefixtures("patient_answers")
@@ -107,19 +72,6 @@ def test_a_cell_says_what_it_changed(session: Session) -> None:
     assert {r.memory for r in replaced.per_process.values()} == {()}
     raised = session.run("del x\n1 / 0", raise_on_error=False)
     assert [m.change_bytes for m in raised.per_process[3].memory] == [-KIB, -KIB]
-
-
-@pytest.mark.usefixtures("patient_answers")
-@pytest.mark.filterwarnings("ignore::jaxnb.errors.PitfallWarning")
-def test_what_a_cell_shows_counts_once(session: Session) -> None:
-    """JAX computes it while the cell ends: until then it is not known which arrays share memory."""
-    session.run(MESH)
-    for _ in range(10):
-        shown = session.run(
-            "w = jax.device_put(jnp.zeros((256, 1024)), NamedSharding(mesh, P()))\nw"
-        )
-        for each in shown.per_process.values():
-            assert [m.change_bytes for m in each.memory] == [1024 * KIB, 1024 * KIB]
 
 
 @pytest.mark.usefixtures("patient_answers")

@@ -79,17 +79,6 @@ def test_output_of_one_process_is_not_held_back_by_silent_ones(
     assert sink.shown == ["[2] only me"]
 
 
-def test_equal_lines_that_came_far_apart_are_one_in_the_result(
-    session: Session, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
-    sink = Recorder(lambda s: "[0] done" in s.shown, gate.open)
-    code = f"if process_index: {gate.wait}\nprint('loaded')\nprint('done')"
-    result = session.run(code, sink=sink, timeout=PATIENT_SECONDS)
-    assert sink.shown[:2] == ["[0] loaded", "[0] done"]
-    assert result.stdout == "[0-3] loaded\n[0-3] done\n"
-
-
 def test_unfinished_lines_are_live(session: Session, gate: Gate) -> None:
     sink = Recorder(lambda s: ["[0-3] loss: "] in s.lived or ["[0-3] loss:"] in s.lived, gate.open)
     session.run(
@@ -143,20 +132,6 @@ def test_lines_and_displays_stand_in_the_order_in_which_they_were_made(session: 
     assert sink.shown == [*expected, "[0-3] end"]
 
 
-def test_half_a_line_stands_above_the_display_that_ended_it(session: Session) -> None:
-    sink = InOrder()
-    code = (
-        "handle = display(0, display_id=True)\n"
-        "for i in range(3):\n    print('half', i, end='')\n    display(i)\n"
-        "print('a', end='')\nhandle.update(1)\nprint('b')"
-    )
-    result = session.run(code, sink=sink)
-    halves = [text for i in range(3) for text in (f"[0-3] half {i}", str(i))]
-    # An update ends no line: it stands where the display was.
-    assert sink.shown == ["0", *halves, "1", "[0-3] ab"]
-    assert result.per_process[0].stdout == "half 0half 1half 2ab\n"
-
-
 @pytest.mark.parametrize(
     ("outputs", "shown"),
     [
@@ -172,19 +147,19 @@ def test_outputs(session: Session, outputs: Outputs, shown: list[str]) -> None:
     assert [result.per_process[i].stdout for i in ALL] == ["same\n"] * 4
 
 
-def test_nothing_is_lost_of_20_000_lines_from_each(session: Session) -> None:
+def test_nothing_is_lost_of_10_000_lines_from_each(session: Session) -> None:
     sink = Recorder()
-    code = "for i in range(20_000): print('line', i, process_index if i % 1000 == 0 else '')"
+    code = "for i in range(10_000): print('line', i, process_index if i % 1000 == 0 else '')"
     result = session.run(code, sink=sink, timeout=PATIENT_SECONDS)
     for index in ALL:
-        expected = [f"line {i} {index if i % 1000 == 0 else ''}" for i in range(20_000)]
+        expected = [f"line {i} {index if i % 1000 == 0 else ''}" for i in range(10_000)]
         assert result.per_process[index].stdout.splitlines() == expected
     assert result.stdout.splitlines() == sink.shown
     said = [0] * 4
     for line in sink.shown:
         for index in _processes(line):
             said[index] += 1
-    assert said == [20_000] * 4
+    assert said == [10_000] * 4
 
 
 def _processes(line: str) -> list[int]:

@@ -116,22 +116,6 @@ def test_a_session_in_a_terminal(terminal: Terminal) -> None:
 
 
 @pytest.mark.thorough
-def test_a_background_cell_in_a_terminal(terminal: Terminal) -> None:
-    terminal.type("%load_ext jaxnb")
-    terminal.type(EXACT_LABELS)
-    terminal.type("%spmd_start -n 2 --platform cpu")
-    began = terminal.type("%%spmd --async\nfor i in range(3): print('line', i)\n6 * 7")
-    began += terminal.type("handle = _")
-    ended = began + terminal.type("handle.result();")
-    assert "in the background since" in ended
-    assert "Out[" not in ended
-    for i in range(3):
-        assert ended.count(f"[0-1] line {i}") == 1
-    assert ended.count("identical on 2 processes") == 1
-    assert "background cell" in terminal.type("print(handle)")
-
-
-@pytest.mark.thorough
 def test_leaving_the_terminal_ends_the_group(terminal: Terminal) -> None:
     # What must not be left behind is looked for by the fixture of all tests.
     terminal.type("%load_ext jaxnb")

@@ -149,15 +149,6 @@ def test_an_error_before_the_number_of_repeats_is_known(group: Session, failing:
     assert_usable(group)
 
 
-def test_await_magics_and_cells_within(group: Session) -> None:
-    code = "import asyncio\nawait asyncio.sleep(0)\nget_ipython().run_cell('w = 1')\n%pwd\n7"
-    result = group.run(code, time=True, repeats=2)
-    assert result.value == 7
-    assert result.timing is not None
-    assert result.timing.repeats == 2
-    assert group.run("1 + 1").value == 2  # formatted again
-
-
 def test_an_interrupt_ends_the_repeats(group: Session) -> None:
     class AtFirst(NoSink):
         def lines(self, lines: object) -> None:

@@ -98,6 +98,7 @@ def test_tab(nb: Notebook, marked: str, expected: list[str]) -> None:
     assert tab(nb, marked) == expected
 
 
+@pytest.mark.thorough
 def test_without_a_group_tab_is_ipythons() -> None:
     for notebook in kernel():
         notebook.good("only_here = 1")
@@ -178,17 +179,6 @@ def test_a_magic_within_a_cell(nb: Notebook, code: str, said: str) -> None:
     cell = nb.run(f"%%spmd\n{code}")
     assert cell.failed
     assert said in cell.error.evalue
-
-
-@pytest.mark.parametrize("code", ["odd?", "%pinfo odd", "%page odd"])
-@pytest.mark.parametrize("ranks", ["", " --ranks 1"])
-def test_help_is_shown_once_though_the_processes_tell_other_things(
-    nb: Notebook, code: str, ranks: str
-) -> None:
-    nb.good("%%spmd\nclass Odd(int):\n    'Odd.'\nodd = Odd(1000 + process_index)\n"
-            "odd.__doc__ = f'I am {1000 + process_index}.'")  # fmt: skip
-    text = nb.good(f"%%spmd{ranks}\n{code}").text
-    assert ("1001" in text, "1000" in text) == (bool(ranks), not ranks)
 
 
 # ---------------------------------------------------------------------- %spmd_auto

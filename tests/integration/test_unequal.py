@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from jaxnb.cells.card_error import error_groups
 from jaxnb.cells.result import Agreement, CellResult
 from jaxnb.errors import CellError
 from jaxnb.session import Session
@@ -28,16 +27,6 @@ def refused(session: Session, code: str) -> tuple[CellError, CellResult]:
     result = caught.value.result
     assert (result.cause, [each.name for each in result.unequal]) == ("input", ["`w`"])
     return caught.value, result
-
-
-def test_what_is_not_equal_is_said_once(session: Session) -> None:
-    session.run(SETUP)
-    error, result = refused(session, "w = make(process_index)\nloss = loss_of(x, w)")
-    assert [group.processes for group in error_groups(result)] == [(0, 1, 2, 3)]
-    shown = error._render_traceback_()
-    assert "`w` is not equal on all processes, as was told above. The" in "\n".join(shown)
-    assert shown[-1].startswith("CellError: processes 0-3 raised DivergenceError (cell [")
-    assert str(error).count("jit(<lambda>)") == 1
 
 
 def test_it_is_refused_again_until_it_is_made_anew(session: Session) -> None:

@@ -64,6 +64,25 @@ def assert_same(found: Any, expected: np.ndarray) -> None:
     assert found.tobytes() == expected.tobytes()
 
 
+def assert_there(
+    session: Session, name: str, expected: np.ndarray, spec: str = "", mesh: str = "mesh"
+) -> None:
+    """Compares every shard of an array on the processes, read there, and how it is spread."""
+    told = session.run(
+        f"(isinstance({name}, jax.Array), {name}.shape, {name}.dtype.name, {name}.weak_type,"
+        f" {name}.sharding == NamedSharding({mesh}, P({spec})),"
+        f" {name}.committed, [(s.device.id, s.index, np.asarray(s.data).dtype.name,"
+        f" np.asarray(s.data).tobytes()) for s in {name}.addressable_shards])"
+    ).per_process
+    dtype = expected.dtype.name
+    for process in told.values():
+        *facts, shards = process.value
+        assert facts == [True, expected.shape, dtype, False, True, True]
+        for _, index, host_dtype, data in shards:
+            assert host_dtype == dtype
+            assert data == expected[index].tobytes()
+
+
 def open_transfers(session: Session) -> int:
     """Returns how many transfers the processes keep open, together."""
     told = session.run(
@@ -74,7 +93,7 @@ def open_transfers(session: Session) -> int:
 
 
 CLASSES = """
-import dataclasses, functools, threading, typing
+import dataclasses, typing
 
 class Moments(typing.NamedTuple):
     count: typing.Any
@@ -106,23 +125,6 @@ class Fails:
 class Opaque:
     def __init__(self, array):
         self.array = array
-
-class NoSlots:
-    __slots__ = ()
-
-class Slotted(NoSlots):
-    "As modules of equinox are."
-    def __init__(self, w, f, g):
-        self.w, self.f, self.g = w, f, g
-
-class Wrapped:
-    "As functions of jax.nn are."
-    def __init__(self, f):
-        functools.update_wrapper(self, f)
-        self.lock = threading.Lock()
-
-@Wrapped
-def relu(x): ...
 """
 """A module that the notebook and the processes import."""
 

@@ -1,4 +1,4 @@
-"""Programs that are compiled to see which of them processes can tell apart.
+"""Programs that are compiled to see that processes do not take equal ones for different.
 
 Imported in processes of their own: it starts a backend of four CPU devices.
 """
@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.experimental import io_callback
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.scipy import linalg
 
@@ -48,17 +47,6 @@ def text(function: Callable[..., Any], arguments: int = 2, **settings: Any) -> s
     return f"{jax_dispatch.executable_order(executable)} {jax_dispatch.executable_text(executable)}"
 
 
-def ffi(**attributes: Any) -> Callable[..., Any]:
-    call = jax.ffi.ffi_call("lapack_strsm_ffi", jax.ShapeDtypeStruct(SHAPE, jnp.float32))
-    flags = {"side": b"L", "uplo": b"L", "trans_x": b"N", "diag": b"N"}
-    given = {name: np.uint8(value[0]) for name, value in {**flags, **attributes}.items()}
-    return lambda x, y: call(x, y, **given)
-
-
-def looped(trips: int) -> Callable[..., Any]:
-    return lambda x, y: lax.fori_loop(0, trips, lambda i, z: z @ x, y)
-
-
 def mapped(f: Callable[..., Any]) -> Callable[..., Any]:
     return jax.shard_map(
         f, mesh=MESH, in_specs=(jax.P("a", "b"),) * 2, out_specs=jax.P(), check_vma=False
@@ -81,10 +69,6 @@ def random(kind: str) -> Callable[..., Any]:
     return f
 
 
-def constrained(*spec: Any) -> Callable[..., Any]:
-    return lambda x, y: lax.with_sharding_constraint(x @ y, over(*spec)) * 2
-
-
 def large(change: float) -> Callable[..., Any]:
     constant = np.arange(1 << 16, dtype=np.float32).reshape(256, 256)
     constant[77, 5] += change
@@ -95,21 +79,8 @@ def solve(**settings: Any) -> Callable[..., Any]:
     return lambda x, y: linalg.solve_triangular(x, y, **settings)
 
 
-def cond(swap: bool) -> Callable[..., Any]:
-    branches = [lambda z: z * 2, lambda z: z - 1]
-    return lambda x, y: lax.cond(x.sum() > 0, *(branches[::-1] if swap else branches), y)
-
-
-def sorted_by(sign: int) -> Callable[..., Any]:
-    return lambda x, y: lax.sort((sign * x, y), dimension=0, num_keys=1)
-
-
 def plain(x: Any, y: Any) -> Any:
     return jnp.sin(x) @ y
-
-
-def twice(x: Any, y: Any) -> tuple[Any, Any]:
-    return x * 2, y
 
 
 def is_here(kind: str) -> dict[str, Any]:
@@ -119,70 +90,16 @@ def is_here(kind: str) -> dict[str, Any]:
 FAST = "xla_cpu_enable_fast_math"
 
 
-def pairs() -> dict[str, tuple[Program, Program]]:
-    """Programs that compute different things, or the same in another way."""
-
-    def of(f: Any, g: Any = None, a: Any = None, b: Any = None) -> tuple[Program, Program]:
-        return (f, a or {}), (g or f, b or {})
-
-    return {
-        "solve_triangular, lower": of(solve(lower=True), solve(lower=False)),
-        "cholesky, lower": of(
-            *(lambda x, y, low=low: linalg.cholesky(x, lower=low) + y for low in (False, True))
-        ),
-        "ffi_call, an attribute": of(ffi(), ffi(uplo=b"U")),
-        "precision of a dot": of(
-            *(lambda x, y, p=p: jnp.matmul(x, y, precision=p) for p in ("default", "highest"))
-        ),
-        "random bits, algorithm": of(random("threefry2x32"), random("rbg")),
-        "comparator of a sort": of(sorted_by(1), sorted_by(-1)),
-        "trip count": of(looped(5), looped(6)),
-        "branches of a cond": of(cond(False), cond(True)),
-        "sharding constraint": of(constrained("a"), constrained("b")),
-        "out_shardings": of(
-            plain, a={"out_shardings": over("a")}, b={"out_shardings": over(None, "a")}
-        ),
-        "memory kind": of(plain, a=is_here("device"), b=is_here("pinned_host")),
-        "donation": of(twice, b={"donate_argnums": 0}),
-        "xla_metadata": of(tagged(tag="1"), tagged(tag="2")),
-        "compiler_options": of(
-            plain, a={"compiler_options": {FAST: False}}, b={"compiler_options": {FAST: True}}
-        ),
-        "axis of a psum": of(
-            *(mapped(lambda x, y, n=n: lax.psum(x @ y, n)[0, 0]) for n in ("a", ("a", "b")))
-        ),
-        "pairs of a ppermute": of(
-            *(
-                mapped(lambda x, y, p=p: lax.psum(lax.ppermute(x, "a", p), ("a", "b"))[0, 0])
-                for p in ([(0, 1)], [(1, 0)])
-            )
-        ),
-        "order of collectives": of(
-            mapped(lambda x, y: (lax.psum(x, "a")[0, 0], lax.pmax(x, "b")[0, 0])[0]),
-            mapped(lambda x, y: (lax.pmax(x, "b")[0, 0], lax.psum(x, "a")[0, 0])[0]),
-        ),
-        "large constant": of(large(0), large(1)),
-        "last bit of a constant": of(
-            *(lambda x, y, c=c: x * np.float32(c) + y for c in (1.0, 1.0000001))
-        ),
-        "bits of a NaN": of(
-            *(lambda x, y, c=c: x + np.uint32(c).view(np.float32) for c in (0x7FC00001, 0x7FC00002))
-        ),
-        "number of callbacks": of(
-            *(
-                lambda x, y, n=n: (
-                    [io_callback(len, None, x.sum(), ordered=False) for _ in range(n)] and x
-                )
-                for n in (1, 2)
-            )
-        ),
-        "order of arguments": of(lambda x, y: x - y, lambda x, y: y - x),
-    }
-
-
 def same() -> dict[str, Program]:
     """Programs that are the same in processes whose history differs."""
-    kinds = {name: program for name, (program, _) in pairs().items()}
+    kinds: dict[str, Program] = {
+        "solve_triangular, lower": (solve(lower=True), {}),
+        "random bits": (random("threefry2x32"), {}),
+        "memory kind": (plain, is_here("pinned_host")),
+        "xla_metadata": (tagged(tag="1"), {}),
+        "psum": (mapped(lambda x, y: lax.psum(x @ y, "a")[0, 0]), {}),
+        "large constant": (large(0), {}),
+    }
 
     @jax.jit
     def foo(y: Any) -> Any:
@@ -287,18 +204,10 @@ def live(history: str) -> list[Any]:
 if __name__ == "__main__":
     start()
     what, history = [*sys.argv[1:], ""][:2]
-    if what == "pairs":
-        found = {}
-        for name, sides in pairs().items():
-            first, second = (text(f, **settings) for f, settings in sides)
-            f, settings = sides[0]
-
-            def renamed(*arguments: Any, f: Any = f) -> Any:
-                return f(*arguments)
-
-            found[name] = [first == second, first == text(renamed, **settings)]
+    found: dict[str, Any] = {}
+    if what == "equal":
         for name, sides in equal().items():
-            found[f"equal: {name}"] = len({text(f, **settings) for f, settings in sides})
+            found[name] = len({text(f, **settings) for f, settings in sides})
     else:
         keep = live(history)
         programs = list(same().items())

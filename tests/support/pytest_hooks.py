@@ -31,6 +31,9 @@ MAY_BE_SKIPPED = frozenset({"gpu"})
 MANY_CASES, CASES_PER_PLAYED = 3, 8
 """Of the cases of an integration test that has many ``make test`` plays each eighth."""
 
+LEFT_OUT = pytest.StashKey[int]()
+"""How many cases were left out; a worker passes it to the process that prints the summary."""
+
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 NO_CHROMIUM = "no Chromium on PATH (Debian: apt-get install chromium)"
 
@@ -84,12 +87,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(kind)
         if kind == "browser" and find_chromium() is None:
             item.add_marker(pytest.mark.skip(reason=NO_CHROMIUM))
-    _leave_out_cases([item for item in items if kinds[item.nodeid] == "integration"])
+    left_out = _leave_out_cases([item for item in items if kinds[item.nodeid] == "integration"])
+    config.stash[LEFT_OUT] = left_out
     items.sort(key=lambda item: order[kinds[item.nodeid] or ""])  # stable: files stay together
 
 
-def _leave_out_cases(items: list[pytest.Item]) -> None:
-    """Marks most cases of tests that have many.
+def _leave_out_cases(items: list[pytest.Item]) -> int:
+    """Marks most cases of tests that have many; returns how many.
 
     Nobody waits for one of thirty dtypes; a fault in their common way shows in any of them. Where
     a test itself says which of its cases to leave out, it is left as it is.
@@ -97,11 +101,32 @@ def _leave_out_cases(items: list[pytest.Item]) -> None:
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = 0
     for of_test in cases.values():
         if len(of_test) >= MANY_CASES and not any(map(_is_left_out, of_test)):
             for number, item in enumerate(of_test):
                 if number % CASES_PER_PLAYED:
                     item.add_marker("thorough")
+                    left_out += 1
+    return left_out
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = session.config.stash.get(LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if (count := config.stash.get(LEFT_OUT, 0)) and "not thorough" in config.option.markexpr:
+        terminalreporter.write_line(
+            f"{count} cases of integration tests with {MANY_CASES} or more were left to "
+            f"`make test-all`: here each {CASES_PER_PLAYED}th is played."
+        )
 
 
 def _is_left_out(item: pytest.Item) -> bool:

@@ -16,15 +16,14 @@ import psutil
 import pytest
 
 from jaxnb.arrays import moving
-from jaxnb.errors import JaxnbError, ProcessDiedError, SessionBrokenError, SessionClosedError
+from jaxnb.errors import JaxnbError, ProcessDiedError, SessionBrokenError
 from jaxnb.session import Session
-from jaxnb.wire import asking, peer_memory
+from jaxnb.wire import peer_memory
 from support.faults import pressing_beside
 from support.fixtures import PATIENT_SECONDS, until
 
 PROCESSES = 3
 
-PATHS = ["direct", "messages"]
 
 SHARDED = """
 mesh = jax.make_mesh((jax.device_count(),), ("data",))
@@ -242,9 +241,9 @@ def until_someone_dies(
 
 
 def assert_ends_with_its_group(
-    session: Session, path: str, end: str, move: Callable[[], object], monkeypatch: Any
+    session: Session, path: str, move: Callable[[], object], monkeypatch: Any
 ) -> None:
-    """Ends a group while something is moved, which has to fail."""
+    """Restarts a group while something is moved, which has to fail."""
     halfway, go_on = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -252,24 +251,17 @@ def assert_ends_with_its_group(
         assert go_on.wait(PATIENT_SECONDS)
 
     at_half(session, path, wait, 1, monkeypatch)
-    kind = {"restart": SessionBrokenError, "close": SessionClosedError}[end]
     with ThreadPoolExecutor(2) as pool:
         moved = pool.submit(move)
         assert halfway.wait(PATIENT_SECONDS)
         conversation = session._work.channel
         assert conversation is not None
-        ended = pool.submit(getattr(session, end))
+        ended = pool.submit(session.restart)
         until(lambda: conversation._abandoned is not None, "the group was being ended")
         go_on.set()
-        with pytest.raises(kind, match="while data were on the way"):
+        with pytest.raises(SessionBrokenError, match="while data were on the way"):
             moved.result(PATIENT_SECONDS)
         ended.result(PATIENT_SECONDS)
-
-
-def shorten_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives silent processes one second, however much there is to move."""
-    monkeypatch.setattr(asking, "REPLY_SECONDS", 1.0)
-    monkeypatch.setattr(asking, "BYTES_PER_SECOND", 1e12)
 
 
 def assert_nothing_open(session: Session) -> None:

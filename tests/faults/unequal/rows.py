@@ -37,13 +37,6 @@ PROGRAMS = (
         r"They differ first at line 3 of cell.*uplo = 76",
     ),
     _row(
-        "unit_diagonal",
-        "m = make(1, whole, 16).reshape(4, 4) + jnp.eye(4)\n"
-        "solve = jax.scipy.linalg.solve_triangular\n"
-        "jax.jit(lambda m: solve(m, m, unit_diagonal=ODD))(m);",
-        "They differ first at line 3 of cell.*diag = 85",
-    ),
-    _row(
         "precision",
         "m = make(1, whole, 16).reshape(4, 4)\n"
         "jax.jit(lambda m: jnp.matmul(m, m, precision='highest' if ODD else None))(m);",
@@ -101,21 +94,9 @@ RESULTS = (
         r"and its bytes differ: device 0 ≠ device 1 .*check_vma=False.*over `d`.*jax\.lax\.psum",
     ),
     _forgotten(
-        "a forgotten psum, donated",
-        "f = jax.jit(mapped(lambda w, x: w - 0.1 * SUM), donate_argnums=0)" + _TWENTY,
-        r"line 7\).*device 0 ≠ device 1 .*over `d`",
-    ),
-    _forgotten(
         "a forgotten psum, eager",
         "u = mapped(lambda w, x: w - 0.1 * SUM)(make(0, whole, 3), x).block_until_ready();",
         r"`u` .*line 5\).*device 0 ≠ device 1 .*over `d`",
-    ),
-    _forgotten(
-        "a forgotten psum within a larger program",
-        "g = mapped(lambda w, x: w * SUM)\n"
-        "f = jax.jit(lambda w, x: {'w': w - g(w, x), 'x': x + 1})\n"
-        "u = f(make(1, whole, 3), x)['w']\nprint(u.sum() == 0)",
-        r"`u` .*device 0 ≠ device 1",
     ),
     _forgotten(
         "partly declared",
@@ -183,7 +164,6 @@ def _told(name: str, other: object, usual: object) -> Row:
 
 
 _X64 = _refused("jax_enable_x64", True, False, _TOTAL)
-_WITH = "{}\nwith jax.enable_x64(process_index {}): call()"
 
 # Of one program the process that runs operation by operation makes several.
 _DISABLED = """
@@ -193,19 +173,11 @@ try:
 finally:
     jax.config.update("jax_disable_jit", False)
 """
-_BLOCK = "{}\nwith jax.disable_jit(process_index {}): float(f(a))"
 _DISAGREE = r"DivergenceError: The processes do not agree on dispatch"
 
 SETTINGS = (
     _X64,
     queued(_X64),
-    Row(
-        "x64 within a block",
-        "settings",
-        (_WITH.format(_TOTAL, "== 2"),),
-        (_WITH.format(_TOTAL, "< 4"),),
-        r"DivergenceError: .*`jax_enable_x64` is False on processes 0-1,3, True on process 2",
-    ),
     _refused("jax_default_prng_impl", "rbg", "threefry2x32", _DRAW),
     _refused("jax_threefry_partitionable", False, True, _DRAW),
     Row(
@@ -215,18 +187,9 @@ SETTINGS = (
         (f"{_TOTAL}\n{_DISABLED.format('num_processes')}",),
         _DISAGREE,
     ),
-    Row(
-        "jax_disable_jit within a block",
-        "settings",
-        (_BLOCK.format(_TOTAL, "== 2"),),
-        (_BLOCK.format(_TOTAL, "< 4"),),
-        _DISAGREE,
-    ),
     _told("jax_disable_jit", True, False),
     _told("jax_debug_nans", True, False),
     _told("jax_default_matmul_precision", "highest", None),  # not another program on the CPU
-    _told("jax_random_seed_offset", 3, 0),
-    _told("jax_numpy_rank_promotion", "raise", "allow"),
 )
 
 # ----------------------------------------------- a NaN on one process, with ``--nans``
