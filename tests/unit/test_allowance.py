@@ -1,17 +1,20 @@
-"""What is kept of a cell that prints without end, and what is said of the rest."""
+"""What is kept of a cell that prints without end, and what waits for other output."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jaxnb.cells import allowance, process_output
 from jaxnb.cells.allowance import TAIL_CHARS, Allowance, dropped_texts, flood_text, share_of
-from jaxnb.cells.sinks import MAX_CHARS, MAX_STRAYS, Strays
+from jaxnb.cells.merge_output import MergedLine
+from jaxnb.cells.sinks import MAX_CHARS, MAX_STRAYS, Ended, Held, HeldOutput, Strays
 from jaxnb.labels import format_count, plural
+from jaxnb.magics import sinks
 from jaxnb.model.cells import RichOutput, StreamChunk
-from jaxnb.wire.messages import Display, Dropped, Exchange
+from jaxnb.wire.messages import ClearOutput, Display, Dropped, Exchange
 
 
 def written(given: Allowance, texts: list[str], seconds: float = 0.0) -> str:
@@ -166,3 +169,66 @@ def test_strays_wait_for_a_cell_of_their_process():
     assert [e.process_index for e in exchange.drain()] == [0, 2]
     strays.move_to(exchange, [0, 1, 2])
     assert [e.process_index for e in exchange.drain()] == [1]
+
+
+# ---------------------------------------------------------- displays wait for the lines before them
+
+
+def display(process_index: int) -> Display:
+    return Display(process_index, RichOutput({"text/plain": "x"}, {}))
+
+
+def test_what_a_process_writes_after_a_display_waits_with_it() -> None:
+    held = HeldOutput()
+    assert not held.holds(0)
+    events: list[Held] = [display(0), StreamChunk(0, "stdout", "b\n"), display(0), Ended(0)]
+    for event in events:
+        held.put(event)
+    assert held.holds(0)
+    assert not held.holds(1)
+    assert list(held.ready(lambda index: True)) == []
+    found: list[Held] = []
+
+    def is_waiting(index: int) -> bool:
+        return bool(found) and isinstance(found[-1], StreamChunk)  # its line has to come out
+
+    for event in held.ready(is_waiting):
+        found.append(event)  # noqa: PERF402  # what is ready depends on it
+    assert found == events[:2]
+    assert held.holds(0)
+    assert list(held.ready(lambda index: False)) == events[2:]
+    assert not held.holds(0)
+
+
+def test_processes_wait_each_for_itself() -> None:
+    held = HeldOutput()
+    events: list[Held] = [display(1), ClearOutput(0, wait=True), display(0)]
+    for event in events:
+        held.put(event)
+    assert list(held.ready(lambda index: index == 1)) == events[1:]
+    assert list(held.ready(lambda index: False)) == events[:1]
+
+
+# ------------------------------------------------------------------ what a notebook shows meanwhile
+
+
+def test_lines_that_came_too_soon_after_others_are_shown_a_little_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, shown = [10.0], list[str]()
+
+    def publish(data: dict[str, str], **_: object) -> None:
+        shown.append(data["text/plain"])
+
+    shell = SimpleNamespace(display_pub=SimpleNamespace(publish=publish))
+    monkeypatch.setattr(sinks, "get_ipython", lambda: shell)
+    monkeypatch.setattr(sinks, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    sink = sinks.NotebookSink()
+    for count in (1, 2, 4):
+        sink.live([MergedLine("stdout", frozenset(range(count)), "waiting")])
+    sink.tick()
+    assert shown == ["[0] waiting"]
+    now[0] += 2 * sinks.LIVE_SECONDS
+    sink.tick()
+    sink.tick()
+    assert shown == ["[0] waiting", "[0-3] waiting"]

@@ -1,21 +1,35 @@
-"""An array of the processes in the notebook, without processes."""
+"""Arrays and objects of the processes in the notebook, without processes."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import basic_indices
 
-from jaxnb.arrays.gathered import ArrayKey, GatheredArray, Wanted
-from jaxnb.errors import ArrayGoneError, ValueGoneError
+from jaxnb.arrays.gathered import (
+    ArrayKey,
+    GatheredArray,
+    UnknownDtypeError,
+    Wanted,
+    fits,
+    numpy_dtype,
+)
+from jaxnb.arrays.lost import LostArray, Record
+from jaxnb.errors import ArrayGoneError, JaxnbError, ValueGoneError
 from jaxnb.model.arrays import ArrayInfo, ShardInfo
 
 KEY = ArrayKey("h", 0, "x", "x", (0, 1), 0)
@@ -292,3 +306,177 @@ def test_what_could_not_be_read_no_longer_says_that_it_can() -> None:
     with pytest.raises(ValueGoneError):
         np.asarray(x)
     assert repr(x).endswith("over 2 processes, could not be read>")
+
+
+# ---------------------------------------------------------------------- dtypes
+
+
+NUMPY = [
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float16", "float32", "float64", "complex64", "complex128",
+]  # fmt: skip
+ML_DTYPES = [
+    "bfloat16", "int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float8_e3m4",
+    "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+    "float8_e5m2fnuz", "float8_e8m0fnu",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NUMPY)
+def test_numpys_own(name: str):
+    assert numpy_dtype(name) == np.dtype(name)
+
+
+@pytest.mark.parametrize("name", ML_DTYPES)
+def test_those_of_ml_dtypes(name: str):
+    assert numpy_dtype(name) == np.dtype(getattr(ml_dtypes, name))
+    assert numpy_dtype(name).name == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["float33", "float", "f4", ">f4", "float32,int8", "object", "str", "U3", "void", "generic",
+     "datetime64", "key<fry>", "finfo", "iinfo", "real", "__doc__", "__name__", "a", ""],
+)  # fmt: skip
+def test_unknown_ones(name: str):
+    with pytest.raises(UnknownDtypeError) as caught:
+        numpy_dtype(name)
+    assert isinstance(caught.value, JaxnbError)
+    assert isinstance(caught.value, LookupError)
+    assert str(caught.value).startswith(f"There is no dtype {name!r} in NumPy")
+    assert "pip install -U ml_dtypes" in str(caught.value)
+
+
+@given(st.text() | st.sampled_from([*np.sctypeDict, *dir(ml_dtypes), *dir(np)]).map(str))
+def test_a_name_gives_the_numeric_dtype_of_that_name_or_nothing(name: str):
+    try:
+        dtype = numpy_dtype(name)
+    except UnknownDtypeError:
+        return
+    assert dtype.name == name
+    assert dtype.itemsize > 0
+    assert not dtype.hasobject
+
+
+def test_ml_dtypes_is_imported_only_when_needed():
+    code = (
+        "import sys; from jaxnb.arrays.gathered import numpy_dtype; numpy_dtype('float32'); "
+        "assert 'ml_dtypes' not in sys.modules; numpy_dtype('bfloat16'); "
+        "assert 'ml_dtypes' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("values", "is_fitting"),
+    [
+        ([], True),
+        ([3.4e38, -3.4e38, 1e-300], True),
+        ([np.inf, -np.inf, np.nan], True),
+        ([np.nan, 1e300, np.inf], False),
+        ([-1e39, 1.0], False),
+        ([np.inf, 5.0, -2e200], False),
+        ([1j, 1 + 1e300j], False),
+        ([2**31 - 1, -(2**31)], True),
+        ([1, 2**31], False),
+        ([-(2**31) - 1, 1], False),
+    ],
+)
+def test_what_fits(values: list[float], is_fitting: bool) -> None:
+    array = np.array(values)
+    narrow = np.dtype({"c": "complex64", "f": "float32", "i": "int32"}[array.dtype.kind])
+    many = np.broadcast_to(array, (3, array.size)).T[::-1]
+    for each in (array, many, array.astype(array.dtype.newbyteorder(">"))):
+        assert fits(each, narrow) == is_fitting
+    assert is_fitting == all(fits(np.asarray(value), narrow) for value in values)
+
+
+# -------------------------------------------------------- what stands for an array that lost shards
+
+
+LOST: Any = LostArray("`x` (float32[4]) lost the shards of process 1", (("here", "data"),))
+
+USES_OF_LOST: dict[str, Callable[[], object]] = {
+    "+": lambda: LOST + 1,
+    "reflected": lambda: 1 + LOST,
+    "@ from NumPy": lambda: np.ones(4) @ LOST,
+    "* from JAX": lambda: jnp.ones(4) * LOST,
+    "==": lambda: LOST == 1,
+    "bool": lambda: bool(LOST),
+    "float": lambda: float(LOST),
+    "[]": lambda: LOST[0],
+    "[] =": lambda: LOST.__setitem__(0, 1),
+    "len": lambda: len(LOST),
+    "iter": lambda: list(LOST),
+    "shape": lambda: LOST.shape,
+    "a method": lambda: LOST.sum(axis=0),
+    "asarray": lambda: np.asarray(LOST),
+    "jnp": lambda: jnp.sum(LOST),
+    "jit": lambda: jax.jit(lambda a: a["x"])({"x": LOST}),
+    "device_put": lambda: jax.device_put(LOST),
+    "stack": lambda: jnp.stack([LOST, LOST]),
+    "where": lambda: jnp.where(True, LOST, 0),
+    "with": lambda: contextlib.ExitStack().enter_context(LOST),
+    "next": lambda: next(LOST),
+    "a format": lambda: f"{LOST:.3}",
+}
+
+
+@pytest.mark.parametrize("use", USES_OF_LOST)
+def test_every_use_raises(use: str) -> None:
+    with pytest.raises(ArrayGoneError, match=r"^`x` .* lost the shards of process 1\. Nothing"):
+        USES_OF_LOST[use]()
+
+
+def test_it_can_be_looked_at_and_carried() -> None:
+    assert repr(LOST) == "<lost: `x` (float32[4]) lost the shards of process 1>"
+    (leaf,) = jax.tree.leaves({"a": LOST})
+    assert leaf is LOST
+    assert LOST.shards == (("here", "data"),)
+    assert not hasattr(LOST, "_repr_html_")
+    for other in (copy.copy(LOST), pickle.loads(pickle.dumps(LOST))):
+        assert repr(other) == repr(LOST)
+        assert other.shards == ()  # they are of this process alone
+
+
+# ------------------------------------------------------ objects whose class only the processes know
+
+
+POINT = Record("Point", {"x": 1, "y": [2]})
+
+
+def test_parts_are_attributes_and_items() -> None:
+    assert (POINT.x, POINT["y"], list(POINT)) == (1, [2], ["x", "y"])
+    assert {"x", "y"} <= set(dir(POINT))
+    assert repr(POINT) == "Point(x=1, y=[2])"
+    assert "x" in POINT
+
+
+def test_parts_that_are_not_there() -> None:
+    with pytest.raises(AttributeError, match=r"Point has no part 'z'; it has x, y"):
+        POINT.z  # noqa: B018
+    with pytest.raises(KeyError):
+        POINT["z"]
+    assert not hasattr(POINT, "_repr_html_")
+    assert not hasattr(POINT, "__array__")
+
+
+def test_equality() -> None:
+    assert Record("Point", {"x": 1, "y": [2]}) == POINT
+    assert Record("Other", {"x": 1, "y": [2]}) != POINT
+    assert Record("Point", {"x": 1, "y": [3]}) != POINT
+    assert POINT != {"x": 1, "y": [2]}
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(POINT)
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_it_can_be_pickled(protocol: int) -> None:
+    assert pickle.loads(pickle.dumps(POINT, protocol)) == POINT
+
+
+def test_it_can_be_copied() -> None:
+    assert copy.copy(POINT).y is POINT.y
+    deep = copy.deepcopy(POINT)
+    assert deep == POINT
+    assert deep.y is not POINT.y

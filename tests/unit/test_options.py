@@ -1,7 +1,8 @@
-"""What a start may be asked for, and what it says to what it may not."""
+"""What a start may be asked for, and which process gets which device."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 
 from jaxnb.errors import UsageError
 from jaxnb.launch import host
+from jaxnb.launch.host import place
 from jaxnb.options import LAUNCHERS, PLATFORMS, StartOptions, launcher_of, one_of, suggest
+from jaxnb.session.starting import Starter
 
 
 def test_defaults_are_possible() -> None:
@@ -109,3 +112,141 @@ def test_suggestions_are_known_words_or_nothing(word: str) -> None:
 @given(st.sampled_from(LAUNCHERS))
 def test_known_words_are_returned(word: str) -> None:
     assert one_of("launcher", word, LAUNCHERS) == word
+
+
+# ---------------------------------------------------------------------- placement
+
+
+FOUR_GPUS = ("0", "1", "2", "3")
+NETWORK_CHOSEN = {"NCCL_SOCKET_IFNAME": "eth0"}
+
+
+def test_without_gpus_there_are_four_cpu_processes_of_one_device() -> None:
+    placed = place(StartOptions(), ())
+    assert (placed.platform, placed.num_processes, placed.devices_per_process) == ("cpu", 4, 1)
+    assert placed.environments == ({}, {}, {}, {})
+
+
+def test_auto_takes_one_process_per_gpu() -> None:
+    placed = place(StartOptions(), FOUR_GPUS, NETWORK_CHOSEN)
+    assert (placed.platform, placed.num_processes, placed.devices_per_process) == ("gpu", 4, 1)
+    assert placed.environments == tuple({"CUDA_VISIBLE_DEVICES": gpu} for gpu in FOUR_GPUS)
+
+
+def test_fewer_processes_than_gpus_take_the_first() -> None:
+    placed = place(StartOptions(num_processes=2), FOUR_GPUS, NETWORK_CHOSEN)
+    assert placed.environments == ({"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"})
+
+
+def test_gpus_are_named_as_given() -> None:
+    placed = place(StartOptions(platform="gpu"), ("GPU-8c2f", "3"))
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in placed.environments] == ["GPU-8c2f", "3"]
+
+
+def test_devices_per_process_asks_for_the_cpu_under_auto() -> None:
+    placed = place(StartOptions(devices_per_process=2), FOUR_GPUS)
+    assert (placed.platform, placed.devices_per_process) == ("cpu", 2)
+
+
+def test_cpu_is_kept_where_there_are_gpus() -> None:
+    placed = place(StartOptions(platform="cpu", num_processes=6), FOUR_GPUS)
+    assert (placed.platform, placed.num_processes) == ("cpu", 6)
+    assert placed.environments == ({},) * 6
+
+
+def test_gpu_without_a_gpu_says_what_to_type() -> None:
+    with pytest.raises(UsageError, match="No GPU was found") as raised:
+        place(StartOptions(platform="gpu"), ())
+    assert "Nothing was started." in str(raised.value)
+    assert "Add `--platform cpu`" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "platform"), [("", "gpu"), ("cpu", "cpu"), ("cuda,cpu", "gpu"), ("cpu,cuda", "cpu")]
+)
+def test_jax_platforms_decides_where_no_option_does(names: str, platform: str) -> None:
+    assert place(StartOptions(), FOUR_GPUS, {"JAX_PLATFORMS": names}).platform == platform
+    assert place(StartOptions(platform="cpu"), (), {"JAX_PLATFORMS": names}).platform == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("names", "told"), [("cuda", "No GPU was found"), ("tpu", "asks for 'tpu'")]
+)
+def test_what_jax_platforms_asks_for_is_not_replaced(names: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told) as raised:
+        place(StartOptions(), (), {"JAX_PLATFORMS": names})
+    assert f"JAX_PLATFORMS={names} asks for" in str(raised.value)
+
+
+def test_jaxs_own_sharing_of_programs_is_refused_where_it_fails() -> None:
+    shares = {"JAX_SHARE_BINARY_BETWEEN_HOSTS": "True"}
+    assert place(StartOptions(), FOUR_GPUS, shares).platform == "gpu"
+    with pytest.raises(UsageError, match="Unset JAX_SHARE_BINARY_BETWEEN_HOSTS: jaxnb"):
+        place(StartOptions(), (), shares)
+
+
+@pytest.mark.parametrize("platform", ["auto", "gpu"])
+def test_more_processes_than_gpus_are_refused(platform: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        place(StartOptions(platform=platform, num_processes=5), FOUR_GPUS)
+    message = str(raised.value)
+    assert message.startswith("5 processes were asked for, but there are 4 GPUs on this host")
+    assert "`-n 4`" in message
+    assert "`-n 5 --platform cpu`" in message
+
+
+def test_one_gpu_is_named_in_the_singular() -> None:
+    with pytest.raises(UsageError, match="there is 1 GPU on this host"):
+        place(StartOptions(platform="gpu", num_processes=2), ("0",))
+
+
+def test_one_device_per_process_is_what_gpus_have() -> None:
+    assert place(StartOptions(platform="gpu", devices_per_process=1), FOUR_GPUS).num_processes == 4
+    with pytest.raises(UsageError, match="is for CPU processes"):
+        place(StartOptions(platform="gpu", devices_per_process=2), FOUR_GPUS)
+
+
+def test_nccl_stays_on_this_host_unless_the_user_says_otherwise() -> None:
+    asked = StartOptions(platform="gpu")
+    placed = place(asked, FOUR_GPUS, {})
+    assert [e["NCCL_SOCKET_IFNAME"] for e in placed.environments] == ["lo"] * 4
+    placed = place(asked, FOUR_GPUS, {"NCCL_SOCKET_IFNAME": "eth1"})
+    assert not [e for e in placed.environments if "NCCL_SOCKET_IFNAME" in e]
+    assert place(StartOptions(platform="cpu"), (), {}).environments == ({},) * 4
+
+
+def test_processes_are_told_as_they_join() -> None:
+    options, group = StartOptions(platform="gpu"), SimpleNamespace(directory="/run/of-mine")
+    placement = place(options, FOUR_GPUS, {})
+    starter = Starter(group, options, placement, lambda *_: None, (), lambda _: None)  # type: ignore[arg-type]
+    joins = starter._joins("unix:/run/of-mine/jax-1")
+    assert [each.environment["NCCL_SOCKET_IFNAME"] for each in joins] == ["lo"] * 4
+    assert {(each.bind_host, each.socket_folder) for each in joins} == {
+        ("127.0.0.1", "/run/of-mine")
+    }
+
+
+@given(
+    n=st.none() | st.integers(1, 64),
+    devices=st.none() | st.integers(1, 16),
+    platform=st.sampled_from(["auto", "cpu", "gpu"]),
+    gpus=st.lists(st.integers(0, 15).map(str), unique=True, max_size=8).map(tuple),
+)
+def test_every_placement_is_whole(
+    n: int | None, devices: int | None, platform: str, gpus: tuple[str, ...]
+) -> None:
+    asked = StartOptions(num_processes=n, devices_per_process=devices, platform=platform)
+    try:
+        placed = place(asked, gpus)
+    except UsageError:
+        return
+    assert placed.num_processes == len(placed.environments) >= 1
+    assert n in (None, placed.num_processes)
+    given_out = [e["CUDA_VISIBLE_DEVICES"] for e in placed.environments if e]
+    if placed.platform == "gpu":
+        assert len(given_out) == placed.num_processes
+        assert len(set(given_out)) == len(given_out)
+        assert set(given_out) <= set(gpus)
+    else:
+        assert given_out == []
+        assert placed.devices_per_process == (devices or 1)

@@ -1,8 +1,9 @@
-"""How the values of the processes relate, from their descriptions alone."""
+"""How the values of the processes relate, and how errors are shown."""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import pickle
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxnb import errors
 from jaxnb.arrays.lost import PerProcess
 from jaxnb.cells.result import Agreement, CellResult, ProcessResult
-from jaxnb.errors import JaxnbError
+from jaxnb.errors import (
+    CellError,
+    CellTimeoutError,
+    JaxnbError,
+    ProcessDiedError,
+    RecoveryInterrupted,
+    SessionBrokenError,
+    SessionClosedError,
+    UsageError,
+)
 from jaxnb.model.arrays import ArrayInfo, ShardInfo
 from jaxnb.model.cells import ProcessError, ValueInfo
 
@@ -257,3 +268,61 @@ def test_results_survive_a_pickle() -> None:
     cell = result(plain(1), plain(2))
     again = pickle.loads(pickle.dumps(cell))
     assert again.value == {0: 1, 1: 2}
+
+
+# ---------------------------------------------------------------------- errors
+
+
+RESULT = CellResult(3, "1/0", {}, 4, 0.1)
+
+
+def test_every_error_is_a_jaxnb_error() -> None:
+    found = [
+        c for _, c in inspect.getmembers(errors, inspect.isclass) if c.__module__ == "jaxnb.errors"
+    ]
+    warnings = [kind for kind in found if issubclass(kind, Warning)]
+    assert (len(found), len(warnings)) == (17, 3)
+    others = {*warnings, RecoveryInterrupted}  # which is a KeyboardInterrupt
+    assert all(issubclass(kind, JaxnbError) or kind in others for kind in found)
+    assert all(kind.__doc__ for kind in found)
+
+
+def test_closed_by_the_user_is_not_broken_from_outside() -> None:
+    assert not issubclass(SessionClosedError, SessionBrokenError)
+    assert not issubclass(SessionBrokenError, SessionClosedError)
+    assert issubclass(ProcessDiedError, SessionBrokenError)
+    assert issubclass(CellTimeoutError, CellError)
+
+
+def test_shown_without_frames() -> None:
+    assert UsageError("no such thing")._render_traceback_() == ["UsageError: no such thing"]
+
+
+def test_a_dead_process_is_named() -> None:
+    error = ProcessDiedError("process 2 died", process_index=2, pid=77)
+    assert (error.process_index, error.pid, error.result) == (2, 77, None)
+    assert str(error) == "process 2 died"
+
+
+def test_cell_error_shows_the_processes_tracebacks_first() -> None:
+    error = CellError("process 0 raised", result=RESULT, rendering="[0-3]\nValueError: boom")
+    assert error.result is RESULT
+    assert error._render_traceback_() == [
+        "[0-3]",
+        "ValueError: boom",
+        "",
+        "CellError: process 0 raised",
+    ]
+
+
+def test_time_out_is_a_cell_error_with_its_result() -> None:
+    with pytest.raises(CellError) as raised:
+        raise CellTimeoutError("too long", result=RESULT)
+    assert raised.value.result is RESULT
+    assert raised.value._render_traceback_()[-1] == "CellTimeoutError: too long"
+
+
+def test_notes_are_shown_below_the_message() -> None:
+    error = UsageError("It cannot be done.")
+    error.add_note("Do something else.")
+    assert error._render_traceback_() == ["UsageError: It cannot be done.", "Do something else."]
