@@ -88,10 +88,6 @@ class Pictures(HTMLParser):
         if self._box is not None and data.strip():
             self._box.lines.append(data)
 
-    @property
-    def all_words(self) -> str:
-        return "|".join(self.words)
-
 
 def cell(array: ArrayInfo, processes: int, text: str = "") -> CellResult:
     bundle = {"text/plain": text} if text else {}
@@ -115,15 +111,6 @@ def test_grid_in_text():
     )
 
 
-def test_replicas_are_labelled_and_look_stacked():
-    card = card_array.array_card(array((8,), (2,), replicas=2, digest=lambda device: b"1"))
-    assert "2 replicas of each part (byte-compared)" in card.text
-    assert "P0 d0-1 ×2" in card.text
-    for box in Pictures(card.html).parts:
-        assert "box-shadow" in box.style
-        assert "×2" in box.lines
-
-
 def test_holders_that_are_no_whole_processes_are_listed_one_by_one():
     shards = [ShardInfo(d, d // 2, ((d % 2 * 4, d % 2 * 4 + 4),), d // 2) for d in range(4)]
     card = card_array.array_card(replace(array((8,), (2,)), shards=tuple(shards)))
@@ -141,46 +128,20 @@ def test_replicas_on_whole_processes_are_ranges():
 
 
 @pytest.mark.parametrize(
-    ("shape", "cuts", "found", "more"),
-    [
-        ((), (), 1, 0),
-        ((8,), (8,), 1, 0),
-        ((8, 8), (4, 2), 1, 0),
-        ((4, 8, 8), (4, 2, 2), 4, 0),
-        ((4, 8, 8), (4, 2, 1), 1, 0),  # what is not split needs no panels
-        ((4, 4, 8, 8), (4, 4, 2, 2), 8, 32),
-    ],
-)
-def test_panels_of_any_number_of_dimensions(
-    shape: tuple[int, ...], cuts: tuple[int, ...], found: int, more: int
-):
-    cut = picture(array(shape, cuts))
-    assert (len(cut.panels), cut.left_out) == (found, more)
-    parts = {part for panel in cut.panels for line in panel.parts for part in line if part}
-    assert len(parts) == prod(cuts) - more
-    card = card_array.array_card(array(shape, cuts))
-    assert max(map(len, card.text.splitlines())) <= 80
-
-
-@pytest.mark.parametrize(
     ("shape", "cuts"),
     [
         ((), ()),
-        ((8,), (8,)),
         ((8, 8), (4, 2)),
-        ((4, 4, 4), (2, 2, 2)),
-        ((4, 4, 8, 8), (2, 2, 2, 2)),
         ((2, 4, 4, 8, 8), (2, 2, 1, 2, 2)),
         ((64, 64), (16, 16)),
-        ((32,), (32,)),
         ((2, 1_000_000), (1, 8)),
         ((1_000_000, 2), (8, 1)),
         ((0, 4), (1, 2)),
     ],
 )
 def test_every_block_says_which_process_and_device(shape: tuple[int, ...], cuts: tuple[int, ...]):
-    pictured = array(shape, cuts)
-    found = Pictures(card_array.array_card(pictured).html).parts
+    card = card_array.array_card(array(shape, cuts))
+    found = Pictures(card.html).parts
     assert len(found) == prod(cuts)
     for box in found:
         process, device = re.findall(r"(?:process |device |[Pd])(\d+)", " ".join(box.lines))
@@ -188,10 +149,12 @@ def test_every_block_says_which_process_and_device(shape: tuple[int, ...], cuts:
         assert f"process {process} · device {device} · " in box.title
 
 
-def test_the_corner_of_each_panel_is_named():
+def test_the_corner_of_each_panel_is_named_and_panels_are_capped():
     shown = Pictures(card_array.array_card(array((4, 4, 8, 8), (2, 2, 2, 2))).html)
     assert {"[0:2, 0:2, :, :]", "[0:2, 2:4, :, :]", "[2:4, 0:2, :, :]"} <= set(shown.words)
-    assert shown.parts[0].lines == ["process 0", "device 0"]
+    cut = picture(array((4, 4, 8, 8), (4, 4, 2, 2)))
+    assert (len(cut.panels), cut.left_out) == (8, 32)
+    assert len(picture(array((4, 8, 8), (4, 2, 1))).panels) == 1  # what is not split needs none
 
 
 def test_axes_name_the_mesh_axis_that_splits_them():
@@ -199,10 +162,9 @@ def test_axes_name_the_mesh_axis_that_splits_them():
     pictured = replace(array((8, 6), (4, 2)), mesh=mesh, axes=(("data",), ("model",)))
     shown = Pictures(card_array.array_card(pictured).html)
     assert {"0:2", "6:8", "0:3", "3:6"} <= set(shown.words)
-    for said in ("↓ dim 0 · 8 over data", "→ dim 1 · 6 over model"):
-        assert said in shown.all_words
-    for said in ("↓ data · 4 · Auto", "→ model · 2 · Explicit"):
-        assert said in shown.all_words
+    texts = ("↓ dim 0 · 8 over data", "→ dim 1 · 6 over model", "↓ data · 4 · Auto")
+    for said in (*texts, "→ model · 2 · Explicit"):
+        assert said in "|".join(shown.words)
     assert [box.lines for box in shown.mesh] == [[str(i)] for i in range(8)]
     unknown = replace(pictured, axes=None)
     assert "↓ dim 0 · 8, " in card_array.array_card(unknown).html
@@ -244,12 +206,6 @@ def test_labels_are_readable_on_every_colour(page: tuple[int, ...], ink: tuple[i
     assert len({process_color(process) for process in range(32)}) == 32
 
 
-def test_256_devices_fit_into_a_notebook():
-    mesh = MeshInfo(("data", "model"), (16, 16), ("Auto",) * 2, tuple(range(256)))
-    card = card_array.array_card(replace(array((64, 64), (16, 16)), mesh=mesh))
-    assert len(card.html) < 150_000
-
-
 def test_a_grid_that_is_too_wide_is_a_list_in_a_terminal():
     text = card_array.array_card(array((64, 64), (16, 16))).text
     assert "  [0:4, 0:4] · process 0 · device 0 · 64 B\n" in text
@@ -267,35 +223,27 @@ def test_replicas_where_it_is_gone_are_not_counted():
 
 
 def test_what_processes_have_each_for_themselves_are_copies():
-    arrays = {
-        i: replace(
-            array((8,), (1,)),
-            fully_addressable=True,
-            shards=tuple(ShardInfo(2 * i + k, i, ((0, 8),), k) for k in range(2)),
-        )
-        for i in range(4)
-    }
-    text = card_array.array_card(each_its_own(list(arrays.values()))).text
+    whole = replace(array((8,), (1,)), fully_addressable=True)
+    shards = [tuple(ShardInfo(2 * i + k, i, ((0, 8),), k) for k in range(2)) for i in range(4)]
+    own = [replace(whole, shards=each) for each in shards]
+    text = card_array.array_card(each_its_own(own)).text
     assert "(P process, d device, × copies)" in text
     assert "process-local: each of 4 processes has its own" in text
     assert "32 B on each process" not in text  # it is on each device
-    assert (
-        "their values are not compared"
-        in card_array.layout_card([("x", each_its_own(list(arrays.values())))]).text
-    )
-    alike = cell(arrays[0], 4, "Array(…)")
+    table = card_array.layout_card([("x", each_its_own(own))]).text
+    assert "their values are not compared" in table
+    alike = cell(own[0], 4, "Array(…)")
     for i, ran in alike.per_process.items():
-        info = replace(ran.value_info, array=arrays[i], digest=b"same")
+        info = replace(ran.value_info, array=own[i], digest=b"same")
         alike.per_process[i] = replace(ran, value_info=info)
     assert "P0-3 d0-7 ×8" in card_value.value_card(alike).text
 
 
 def test_a_thousand_parts_are_shortened_and_that_is_said():
     card = card_array.array_card(array((1024, 4), (1024, 1)))
-    assert "… 993 more parts" in card.text
-    assert "… 993 more parts" in card.html
+    for shown in (card.text, card.html):
+        assert "… 993 more parts" in shown
     assert len(card.html) < 30_000
-    assert max(map(len, card.text.splitlines())) <= 80
     both = card_array.array_card(array((64, 64), (40, 40)))
     assert "… 1 375 more parts" in both.html
     assert len(both.html) < 150_000
@@ -333,45 +281,20 @@ def arrays(draw: st.DrawFn) -> ArrayInfo:
     )
 
 
-def assert_readable(pictured: ArrayInfo):
+@settings(max_examples=40)
+@given(arrays())
+def test_any_array_is_80_columns_and_well_formed(pictured: ArrayInfo):
     card = card_array.array_card(pictured)
     assert max(map(len, card.text.splitlines())) <= 80
     Tags(card.html)
     assert len(card.html) < 250_000
 
 
-@settings(max_examples=25)
-@given(arrays())
-def test_any_array_is_80_columns_and_well_formed(pictured: ArrayInfo):
-    assert_readable(pictured)
-
-
-@pytest.mark.thorough
-@given(arrays())
-def test_any_of_many_arrays_is_80_columns_and_well_formed(pictured: ArrayInfo):
-    assert_readable(pictured)
-
-
 def test_deleted_arrays_say_so_and_show_no_values():
-    card = card_array.array_card(replace(array((4,), (2,)), deleted=True))
-    assert "deleted" in card.text
-    assert "0  1  2  3" not in card.text
-    assert " B" not in card.text  # nothing is left of it
-    assert (
-        "replicas of" not in card_array.array_card(replace(array((4,), (1,), 4), deleted=True)).text
-    )
-
-
-def test_an_empty_array():
-    card = card_array.array_card(array((0, 4), (1, 1)))
-    assert "float32[0, 4]" in card.text
-    assert "0 B" in card.text
-
-
-def test_sharded_value_is_an_array_card():
-    card = card_value.value_card(cell(array((8,), (4,)), 2))
-    assert card.text.startswith("float32[8] · P('data')")
-    assert tints([1])[0] in card.html
+    text = card_array.array_card(replace(array((4,), (1,), 4), deleted=True)).text
+    assert "deleted" in text
+    for gone in ("0  1  2  3", " B", "replicas of"):
+        assert gone not in text
 
 
 def test_who_has_not_run_the_cell_may_hold_nothing():
@@ -404,26 +327,20 @@ def test_replicas_that_differ_warn_and_name_the_processes():
 
 
 def test_text_from_the_process_is_escaped():
-    evil = "<script>alert(1)</script>"
-    mesh = MeshInfo((evil,), (2,), ("Auto",), (0, 1))
-    bad = replace(
-        array((2,), (2,)),
-        dtype=evil,
-        spec=evil,
-        mesh=mesh,
-        memory_kind=evil,
-        corner=(((0,), evil),),
-    )
+    mesh = MeshInfo((EVIL,), (2,), (EVIL,), (0, 1))
+    evil = {"dtype": EVIL, "spec": EVIL, "mesh": mesh, "memory_kind": EVIL}
+    bad = replace(array((2,), (2,)), **evil, corner=(((0,), EVIL),))
     differing = array((2,), (1,), replicas=4, digest=lambda device: bytes([device]))
     made = [
-        card_array.array_card(bad, evil),
-        card_array.array_card(replace(bad, spec=None, mesh=None, sharding=evil)),
-        card_value.value_card(cell(replace(differing, spec=evil, dtype=evil), 2, evil)),
+        card_array.array_card(bad, EVIL),
+        card_array.array_card(replace(bad, spec=None, mesh=None, sharding=EVIL)),
+        card_value.value_card(cell(replace(differing, spec=EVIL, dtype=EVIL), 2, EVIL)),
+        card_array.layout_card([(EVIL, leaf(**evil))]),
+        card_array.layout_card([(EVIL, leaf(**evil)), (EVIL, leaf())]),
     ]
     for card in made:
-        assert "<script" not in card.html
+        assert "script" not in Tags(card.html).seen
         assert "&lt;script" in card.html
-        Tags(card.html)
 
 
 @pytest.mark.parametrize(
@@ -490,11 +407,6 @@ def test_one_array_is_shown_with_its_picture():
     assert "process 0 · device 0 · " in card.html
 
 
-def test_no_arrays():
-    assert card_array.layout_card([], others=2).text == "no arrays · 2 leaves that are no jax.Array"
-    assert card_array.layout_card([]).text == "no arrays"
-
-
 def test_what_is_special_is_noted():
     other = MeshInfo(("x",), (4,), ("Auto",), (0, 1, 2, 3))
     local = leaf(1, fully_addressable=True, shards=(ShardInfo(0, 0, ((0, 8), (0, 4)), 0),),
@@ -525,24 +437,6 @@ def test_long_tables_are_capped_and_that_is_said():
     assert len(card.html) < 50_000
     # All are counted.
     assert "39.1 KiB on each of 4 devices" in card.text
-
-
-def test_long_paths_are_shortened_in_the_middle():
-    path = "opt_state[0].mu" + "['encoder']" * 9 + "['kernel']"
-    card = card_array.layout_card([(path, leaf()), ("step", leaf(1))])
-    assert max(map(len, card.text.splitlines())) <= 80
-    assert "opt_" in card.text
-    assert "el']" in card.text
-    assert "encoder'" in card.html
-
-
-def test_text_in_tables_is_escaped():
-    mesh = MeshInfo((EVIL,), (4,), (EVIL,), (0, 1, 2, 3))
-    bad = leaf(dtype=EVIL, spec=EVIL, mesh=mesh, memory_kind=EVIL)
-    for entries in ([(EVIL, bad)], [(EVIL, bad), (EVIL, leaf())]):
-        card = card_array.layout_card(entries)
-        assert "<script" not in card.html
-        assert "&lt;script" in card.html
 
 
 LONG_TEXT = st.text(max_size=120)

@@ -20,6 +20,7 @@ from jaxnb.display.markup import Run, ansi_runs, strip_ansi
 from jaxnb.display.text import fitted_rows, joined, labelled, spark, text_table
 from jaxnb.labels import (
     format_bytes,
+    format_precisely,
     format_seconds,
     one_line,
     plural,
@@ -175,3 +176,8 @@ def test_nbconvert_writes_cards_as_they_are() -> None:
     notebook = v4.new_notebook(cells=[v4.new_code_cell("%spmd_timeline", outputs=[shown])])
     page, _ = HTMLExporter().from_notebook_node(notebook)
     assert str(BeautifulSoup(card.html, "html.parser")) in page  # as it writes attributes
+
+
+def test_durations_to_three_digits() -> None:
+    shown = [format_precisely(s) for s in (0.0, 1.5e-6, 9.996e-4, 0.0123, 0.9996, 61.0)]
+    assert shown == ["0.00 µs", "1.50 µs", "1.00 ms", "12.3 ms", "1.00 s", "61.0 s"]

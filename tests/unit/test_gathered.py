@@ -6,8 +6,6 @@ import contextlib
 import copy
 import io
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +29,7 @@ from jaxnb.arrays.gathered import (
 from jaxnb.arrays.lost import LostArray, Record
 from jaxnb.errors import ArrayGoneError, JaxnbError, ValueGoneError
 from jaxnb.model.arrays import ArrayInfo, ShardInfo
+from support.arrays import DTYPES, dtype_of
 
 KEY = ArrayKey("h", 0, "x", "x", (0, 1), 0)
 
@@ -129,11 +128,11 @@ def test_other_indices_read_all() -> None:
 def test_wrong_indices_are_numpys_errors(index: Any) -> None:
     with pytest.raises(IndexError) as numpys:
         X[index]
-    for x in (gathered(X)[0], gathered(X)[0]):
-        with pytest.raises(IndexError) as raised:
-            x[index]
-        assert str(raised.value) == str(numpys.value)
-        assert not x.is_here
+    x, _ = gathered(X)
+    with pytest.raises(IndexError) as raised:
+        x[index]
+    assert str(raised.value) == str(numpys.value)
+    assert not x.is_here
 
 
 def test_keys_have_words() -> None:
@@ -187,11 +186,8 @@ def test_scalars(value: float, spec: str) -> None:
         len(x)
     with pytest.raises(TypeError, match="0-d"):
         iter(x)
-    if value == 7:
+    with contextlib.nullcontext() if value == 7 else pytest.raises(TypeError):
         assert [*range(10)][x] == 7
-    else:
-        with pytest.raises(TypeError):
-            [][x]
 
 
 def test_rounding() -> None:
@@ -219,24 +215,12 @@ USES: dict[str, Callable[[Any], Any]] = {
     "asarray": np.asarray,
     "with a dtype": lambda x: np.asarray(x, dtype=np.int64),
     "a method": lambda x: x.mean(axis=0),
-    "T": lambda x: x.T,
-    "reshape": lambda x: x.reshape(-1),
-    "operators": lambda x: 2 * x + x**2 - x / 3 // 1,
-    "matmul": lambda x: x.T @ x,
-    "matmul from the right": lambda x: np.ones((2, 3)) @ x,
-    "comparison": lambda x: x >= 7,
-    "equality": lambda x: x == 7,
-    "negation": lambda x: abs(-x),
     "a ufunc": np.exp2,
     "a ufunc's method": lambda x: np.add.reduce(x, axis=1),
     "ufunc at where": lambda x: np.add(x, 1, where=x > 0, out=np.zeros((3, 4), np.float32)),
     "concatenate": lambda x: np.concatenate([x, x[:2]]),
-    "stack": lambda x: np.stack([x, x]),
-    "mean": np.mean,
-    "norm": np.linalg.norm,
     "where": lambda x: np.where(x > 3, x, 0),
     "einsum": lambda x: np.einsum("ij,ij->j", x, x),
-    "argsort": lambda x: np.argsort(-x.ravel()),
     "allclose": lambda x: np.allclose(x, X),
     "sum": sum,
     "list": lambda x: np.array(list(x)),
@@ -244,14 +228,10 @@ USES: dict[str, Callable[[Any], Any]] = {
     "tolist": lambda x: x.tolist(),
     "save": lambda x: (np.save(file := io.BytesIO(), x), file.seek(0), np.load(file))[-1],
     "pickle": lambda x: pickle.loads(pickle.dumps(x)),
-    "copy": copy.copy,
     "deepcopy": copy.deepcopy,
-    "in": lambda x: (3.0 in x, 99 in x),
     "unpacking": lambda x: [a + b for a, b, *_ in x],
     "len": len,
     "shape": np.shape,
-    "ndim and size": lambda x: (x.ndim, x.size, x.nbytes),
-    "divmod": lambda x: np.array(divmod(x, 4)),
     "from a list": lambda x: np.array([x, x]),
 }
 
@@ -311,26 +291,9 @@ def test_what_could_not_be_read_no_longer_says_that_it_can() -> None:
 # ---------------------------------------------------------------------- dtypes
 
 
-NUMPY = [
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    "float16", "float32", "float64", "complex64", "complex128",
-]  # fmt: skip
-ML_DTYPES = [
-    "bfloat16", "int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float8_e3m4",
-    "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
-    "float8_e5m2fnuz", "float8_e8m0fnu",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", NUMPY)
-def test_numpys_own(name: str):
-    assert numpy_dtype(name) == np.dtype(name)
-
-
-@pytest.mark.parametrize("name", ML_DTYPES)
-def test_those_of_ml_dtypes(name: str):
-    assert numpy_dtype(name) == np.dtype(getattr(ml_dtypes, name))
-    assert numpy_dtype(name).name == name
+@pytest.mark.parametrize("name", [*DTYPES, "int64", "float64", "complex128"])
+def test_known_dtypes(name: str):
+    assert numpy_dtype(name) == dtype_of(name)
 
 
 @pytest.mark.parametrize(
@@ -356,15 +319,6 @@ def test_a_name_gives_the_numeric_dtype_of_that_name_or_nothing(name: str):
     assert dtype.name == name
     assert dtype.itemsize > 0
     assert not dtype.hasobject
-
-
-def test_ml_dtypes_is_imported_only_when_needed():
-    code = (
-        "import sys; from jaxnb.arrays.gathered import numpy_dtype; numpy_dtype('float32'); "
-        "assert 'ml_dtypes' not in sys.modules; numpy_dtype('bfloat16'); "
-        "assert 'ml_dtypes' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -400,7 +354,6 @@ USES_OF_LOST: dict[str, Callable[[], object]] = {
     "+": lambda: LOST + 1,
     "reflected": lambda: 1 + LOST,
     "@ from NumPy": lambda: np.ones(4) @ LOST,
-    "* from JAX": lambda: jnp.ones(4) * LOST,
     "==": lambda: LOST == 1,
     "bool": lambda: bool(LOST),
     "float": lambda: float(LOST),
@@ -413,9 +366,6 @@ USES_OF_LOST: dict[str, Callable[[], object]] = {
     "asarray": lambda: np.asarray(LOST),
     "jnp": lambda: jnp.sum(LOST),
     "jit": lambda: jax.jit(lambda a: a["x"])({"x": LOST}),
-    "device_put": lambda: jax.device_put(LOST),
-    "stack": lambda: jnp.stack([LOST, LOST]),
-    "where": lambda: jnp.where(True, LOST, 0),
     "with": lambda: contextlib.ExitStack().enter_context(LOST),
     "next": lambda: next(LOST),
     "a format": lambda: f"{LOST:.3}",
@@ -473,10 +423,3 @@ def test_equality() -> None:
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
 def test_it_can_be_pickled(protocol: int) -> None:
     assert pickle.loads(pickle.dumps(POINT, protocol)) == POINT
-
-
-def test_it_can_be_copied() -> None:
-    assert copy.copy(POINT).y is POINT.y
-    deep = copy.deepcopy(POINT)
-    assert deep == POINT
-    assert deep.y is not POINT.y

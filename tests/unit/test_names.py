@@ -89,6 +89,7 @@ def test_the_shortest_name_is_told() -> None:
 def test_what_has_no_name_is_not_found() -> None:
     x = object()
     hidden = {"_": x, "hidden": x, "f": lambda: x, "kind": type("Kind", (), {"x": x})}
+    hidden["odd"] = type("Watching", (dict,), {})(x=x)  # its class may do anything
     assert found(hidden, x) == [None]
 
 
@@ -108,22 +109,6 @@ def test_a_metaclass_is_not_asked() -> None:
     thing = object.__new__(kind)
     object.__setattr__(thing, "w", x)
     assert found({"kind": kind, "v": [thing]}, x) == ["v[0].w"]
-
-
-def test_a_dict_that_changes_meanwhile_is_left() -> None:
-    x = object()
-
-    class Watching(dict[Any, Any]):
-        pass
-
-    changing: dict[Any, Any] = {"a": 1, "b": 2}
-    search = Names(MOST)
-    steps = search._steps(changing)
-    next(steps)
-    changing["c"] = 3
-    with pytest.raises(RuntimeError):
-        list(steps)
-    assert found({"v": Watching(x=x)}, x) == [None]  # its class may do anything
 
 
 # ---------------------------------------------------------------------- names as text
@@ -155,13 +140,10 @@ def test_attributes_and_subscripts() -> None:
         ("x[-1]", -1),
         ("x[1:2]", slice(1, 2)),
         ("x[::-1]", slice(None, None, -1)),
-        ("x[:]", slice(None)),
         ("x[..., :3]", (..., slice(None, 3))),
         ("x[None, 0]", (None, 0)),
         ("x[()]", ()),
         ("x[b'k']", b"k"),
-        ("x[1.5]", 1.5),
-        ("x[1, 'a']", (1, "a")),
         ("x[(1, 2),]", ((1, 2),)),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import subprocess
 import sys
@@ -71,13 +72,7 @@ SUITE = {
 
 @dataclass(frozen=True)
 class Ran:
-    """A run of the script.
-
-    Attributes:
-        status: Its exit status.
-        lines: What it printed.
-        unsteady: The tests that it wrote to ``unsteady.json``.
-    """
+    """A run of the script: its exit status, lines, and what it wrote to ``unsteady.json``."""
 
     status: int
     lines: list[str]
@@ -85,13 +80,10 @@ class Ran:
 
     def about(self, name: str) -> str:
         """Returns the last lines about one test."""
-        (begin,) = [n for n, line in enumerate(self.lines) if line.endswith(nodeid(name))
-                    and line.startswith(("unsteady: ", "FAILED: "))]  # fmt: skip
-        end = next(
-            (n for n in range(begin + 1, len(self.lines)) if self.lines[n][:1] != " "),
-            len(self.lines),
-        )
-        return "\n".join(self.lines[begin:end])
+        heads = tuple(f"{kind}: {nodeid(name)}" for kind in ("unsteady", "FAILED"))
+        (begin,) = [n for n, line in enumerate(self.lines) if line in heads]
+        rest = itertools.takewhile(lambda line: line[:1] == " ", self.lines[begin + 1 :])
+        return "\n".join([self.lines[begin], *rest])
 
 
 def nodeid(name: str) -> str:
@@ -155,9 +147,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         (0, [], ""),
         (1, ["late"] * 5, ""),
         (1, ["late"] * 6, "6 tests failed; more than 5 are not run again"),
-        (1, [], "pytest failed and named no test"),
         (2, ["late"], "pytest ended with exit status 2"),
-        (-9, [], "pytest ended with exit status -9"),
         (1, ["late", "not collected: 1/0"], f"not collected: {nodeid('1')}"),
         (1, ["worker 'gw0' crashed while running"], f"a worker crashed: {nodeid('0')}"),
     ],
@@ -167,9 +157,6 @@ def test_what_fails_a_first_pass(
 ) -> None:
     failed = tuple(script.Failure(nodeid(str(n)), text, 0.0) for n, text in enumerate(messages))
     assert script.judge(script.Outcome(status, 9, 9, 9, failed)) == why
-
-
-def test_tests_that_never_ran_fail_a_first_pass(script: ModuleType) -> None:
     assert script.judge(script.Outcome(0, 9, 8, 8)) == "8 of 9 tests came to an end"
 
 
@@ -216,53 +203,40 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     return pytester
 
 
-def test_skips_are_fine_by_default(suite: pytest.Pytester) -> None:
-    result = suite.runpytest_inprocess(*HOOKS, "tests")
+MAY = "import pytest\n@pytest.mark.may_be_skipped\ndef test_skips(): pytest.skip('not here')\n"
+
+
+@pytest.mark.parametrize(
+    ("where", "outcomes", "said"),
+    [
+        ("unit/test_unit.py", {"passed": 1, "failed": 1, "xfailed": 1}, "*not here*"),
+        ("unit/test_unit_file.py", {"errors": 1}, "*none of it*"),
+        ("unit/test_may.py", {"skipped": 1}, ""),
+        ("gpu", {"passed": 1, "skipped": 2, "xfailed": 1}, ""),
+    ],
+)
+def test_a_skip_that_is_forbidden_fails(
+    suite: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    outcomes: dict[str, int],
+    said: str,
+) -> None:
+    monkeypatch.setenv("JAXNB_FORBID_SKIPS", "1")
+    (suite.path / "tests" / "unit" / "test_may.py").write_text(MAY)
+    result = suite.runpytest_inprocess(*HOOKS, f"tests/{where}", "-rf")
+    result.assert_outcomes(**outcomes)
+    assert (result.ret != 0) == bool(said)
+    if said:
+        result.stdout.fnmatch_lines([f"*JAXNB_FORBID_SKIPS{said}"])
+
+
+def test_the_folder_is_the_kind_and_kinds_run_in_their_order(suite: pytest.Pytester) -> None:
+    result = suite.runpytest_inprocess(*HOOKS, "tests/gpu", "tests/unit", "-v")
     result.assert_outcomes(passed=2, skipped=4, xfailed=2)
-    assert result.ret == 0
-
-
-def test_a_forbidden_skip_fails(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAXNB_FORBID_SKIPS", "1")
-    result = suite.runpytest_inprocess(*HOOKS, "tests/unit/test_unit.py", "-rf")
-    result.assert_outcomes(passed=1, failed=1, xfailed=1)
-    assert result.ret == 1
-    result.stdout.fnmatch_lines(["*JAXNB_FORBID_SKIPS*not here*"])
-
-
-def test_a_forbidden_skip_of_a_file_fails(
-    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JAXNB_FORBID_SKIPS", "1")
-    result = suite.runpytest_inprocess(*HOOKS, "tests/unit/test_unit_file.py")
-    result.assert_outcomes(errors=1)
-    assert result.ret != 0
-    result.stdout.fnmatch_lines(["*JAXNB_FORBID_SKIPS*none of it*"])
-
-
-def test_gpu_tests_may_be_skipped(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAXNB_FORBID_SKIPS", "1")
-    result = suite.runpytest_inprocess(*HOOKS, "tests/gpu")
-    result.assert_outcomes(passed=1, skipped=2, xfailed=1)
-    assert result.ret == 0
-
-
-def test_what_not_every_host_allows_may_be_skipped(
-    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JAXNB_FORBID_SKIPS", "1")
-    file = suite.path / "tests" / "unit" / "test_odd_host.py"
-    file.write_text(
-        "import pytest\n@pytest.mark.may_be_skipped\ndef test_skips(): pytest.skip('not here')\n"
-    )
-    result = suite.runpytest_inprocess(*HOOKS, "tests/unit/test_odd_host.py")
-    result.assert_outcomes(skipped=1)
-    assert result.ret == 0
-
-
-def test_the_folder_is_the_kind(suite: pytest.Pytester) -> None:
+    order = ["tests/unit/test_unit.py::test_runs *", "tests/gpu/test_gpu.py::test_runs *"]
+    result.stdout.fnmatch_lines(order)
     result = suite.runpytest_inprocess(*HOOKS, "tests", "-m", "unit", "-v")
-    result.stdout.fnmatch_lines(["tests/unit/test_unit.py::test_runs PASSED*"])
     result.stdout.no_fnmatch_line("tests/gpu/test_gpu.py::test_runs PASSED*")
 
 
@@ -271,13 +245,6 @@ def test_a_test_outside_the_kinds_is_refused(suite: pytest.Pytester) -> None:
     result = suite.runpytest_inprocess(*HOOKS, "tests")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*test_stray.py::test_stray is in none of the folders*"])
-
-
-def test_kinds_run_in_their_order(suite: pytest.Pytester) -> None:
-    result = suite.runpytest_inprocess(*HOOKS, "tests/gpu", "tests/unit", "-v", "-k", "runs")
-    result.stdout.fnmatch_lines(
-        ["tests/unit/test_unit.py::test_runs *", "tests/gpu/test_gpu.py::test_runs *"]
-    )
 
 
 def test_each_eighth_of_many_cases_is_played(suite: pytest.Pytester) -> None:
@@ -293,19 +260,6 @@ def test_each_eighth_of_many_cases_is_played(suite: pytest.Pytester) -> None:
     result.assert_outcomes(passed=5, deselected=14)
     for case in ("many[0]", "many[8]", "chosen[0]", "chosen[1]", "chosen[2]"):
         result.stdout.fnmatch_lines([f"*test_{case.replace('[', '[[]')} PASSED*"])
-
-
-def test_a_browser_test_without_chromium_says_so(
-    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = suite.path / "tests" / "browser"
-    folder.mkdir()
-    (folder / "test_lab.py").write_text("def test_opens(): pass\n")
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("JAXNB_CHROMIUM", raising=False)
-    result = suite.runpytest_inprocess(*HOOKS, "tests/browser", "-rs")
-    result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["*no Chromium on PATH*"])
 
 
 # ---------------------------------------------------------------------- tables of faults
@@ -324,13 +278,6 @@ def test_every_combination_has_a_row_or_a_reason() -> None:
 def test_the_ids_of_rows_differ() -> None:
     assert len(set(map(str, ROWS))) == len(ROWS)
     assert len(set(map(str, UNEQUAL))) == len(UNEQUAL)
-
-
-def test_a_row_that_raises_names_the_process() -> None:
-    """An interrupt that ends what it should has nothing to name."""
-    silent = [row for row in ROWS if row.raises and not any("{which}" in n for n in row.names)]
-    allowed = {(row.raises, row.presses) for row in silent}
-    assert allowed <= {("KeyboardInterrupt", 1), ("CellError", 0), ("CellError", 1)}
 
 
 def test_the_gate_plays_every_when_and_few_rows_that_hang() -> None:

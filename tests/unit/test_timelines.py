@@ -14,11 +14,7 @@ from hypothesis import strategies as st
 
 from jaxnb.cells.card_cell import cell_card, timing_card
 from jaxnb.cells.result import CellResult, ProcessResult, timing_of
-from jaxnb.display.card import Card
-from jaxnb.display.html import AMBER
 from jaxnb.errors import UsageError
-from jaxnb.labels import format_precisely
-from jaxnb.model.cells import CellRecord
 from jaxnb.model.insight import (
     SPAN_KINDS,
     Activity,
@@ -30,7 +26,7 @@ from jaxnb.model.insight import (
     Straggler,
     Timeline,
 )
-from jaxnb.profile.card_timeline import MAX_LINES, dominant, ticks, timeline_card
+from jaxnb.profile.card_timeline import MAX_LINES, timeline_card
 from jaxnb.profile.timelines import (
     MAX_CELLS,
     Interval,
@@ -40,9 +36,7 @@ from jaxnb.profile.timelines import (
     painted,
     union_seconds,
 )
-from jaxnb.session.card_history import history_card
 from support.cards import EVIL, Tags
-from unit.test_history import record
 
 STEP = CallSite("jit(step)", 5, (0, 1))
 
@@ -78,22 +72,6 @@ def kinds(spans: Sequence[Span]) -> list[tuple[float, float, SpanKind]]:
 
 
 # ---------------------------------------------------------------------- spans
-
-
-def test_what_is_within_something_is_what_the_thread_did() -> None:
-    found = painted(
-        [
-            Interval(0, 0.0, 10.0, "python"),
-            Interval(1, 1.0, 8.0, "tracing"),
-            Interval(1, 2.0, 3.0, "compiling"),
-            Interval(1, 5.0, 8.0, "tracing"),
-            Interval(0, 20.0, 21.0, "waiting"),
-        ]
-    )
-    assert kinds(found) == [
-        (0.0, 1.0, "python"), (1.0, 2.0, "tracing"), (2.0, 3.0, "compiling"),
-        (3.0, 8.0, "tracing"), (8.0, 10.0, "python"), (20.0, 21.0, "waiting"),
-    ]  # fmt: skip
 
 
 def intervals() -> st.SearchStrategy[list[Interval]]:
@@ -153,8 +131,7 @@ def test_who_runs_ahead_waits_once() -> None:
 
 def test_what_others_do_not_tell_of_is_not_compared() -> None:
     alone = activity(0.0, [(0.1, 0.2), (0.3, 0.4)])
-    found = made(1, told(alone, activity(0.0, [(0.15, 0.2)])))
-    assert found.dispatches == 1
+    assert made(1, told(alone, activity(0.0, [(0.15, 0.2)]))).dispatches == 1
     nothing = made(1, told(alone, None))
     assert (nothing.dispatches, list(nothing.processes), list(nothing.missing)) == (0, [0], [1])
     forgot = made(1, told(*[activity(0.0, [(0.1, 0.2)], first=4097)] * 2))
@@ -201,13 +178,6 @@ def test_fewer_are_kept_where_they_are_large(monkeypatch: pytest.MonkeyPatch) ->
     assert kept.timeline().cell == 4
     with pytest.raises(UsageError, match="now of 4"):
         kept.timeline(3)
-
-
-def test_of_two_cells_of_a_number_the_last_is_shown() -> None:
-    kept = Timelines()
-    kept.note(3, told(activity(0.0)))
-    kept.note(3, told(activity(0.0), activity(0.0)))
-    assert list(kept.timeline(3).processes) == [0, 1]
 
 
 # ---------------------------------------------------------------------- cards
@@ -280,8 +250,7 @@ def test_names_cannot_leave_their_text() -> None:
         lates=(Late(1, site, 1, 1.5, {0: 1.0}),),
         processes={0: replace(HERE, ending=f"raised {EVIL}"), 1: LATE},
     )
-    for card in (timeline_card(evil), history_card([record(code=EVIL, detail=EVIL)])):
-        assert "script" not in Tags(card.html).seen
+    assert "script" not in Tags(timeline_card(evil).html).seen
 
 
 def test_many_processes_and_collectives() -> None:
@@ -299,25 +268,6 @@ def test_many_processes_and_collectives() -> None:
         Span(k / 1e4, (k + 1) / 1e4, "python" if k % 2 else "waiting") for k in range(20_000)
     ))  # fmt: skip
     assert len(timeline_card(replace(TIMELINE, processes={0: busy})).html) < 200_000
-
-
-def test_columns_show_what_took_most_of_them() -> None:
-    found = dominant(process(0, Span(0.0, 0.9, "python"), Span(0.9, 1.0, "waiting")), 2.0, 4)
-    assert found == ["python", "python", None, None]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "labels"),
-    [(2.0, ["0", "0.5 s", "1.0 s", "1.5 s", "2.0 s"]), (0.03, ["0", "10 ms", "20 ms", "30 ms"]),
-     (100.0, ["0", "50 s", "100 s"]), (2.5e-4, ["0", "100 µs", "200 µs"])],
-)  # fmt: skip
-def test_the_axis(seconds: float, labels: list[str]) -> None:
-    assert [label for _, label in ticks(seconds, 4)] == labels
-
-
-def test_durations_to_three_digits() -> None:
-    shown = [format_precisely(s) for s in (0.0, 1.5e-6, 9.996e-4, 0.0123, 0.9996, 61.0)]
-    assert shown == ["0.00 µs", "1.50 µs", "1.00 ms", "12.3 ms", "1.00 s", "61.0 s"]
 
 
 def test_a_timed_cell() -> None:
@@ -346,54 +296,3 @@ def test_a_timed_cell_that_failed() -> None:
         card = timing_card(timing_of(calls))
         Tags(card.html)
         assert card.text.startswith(heading)
-
-
-def card_of(*records: CellRecord, forgotten: int = 0) -> Card:
-    return history_card(records, forgotten)
-
-
-def test_the_history() -> None:
-    card = card_of(
-        record(3, code="y = step(x)", lines=4, seconds=1.5, compile_seconds=0.25, compiles=1,
-               dispatches=41, processes=(0, 1, 3)),
-        record(4, code="1/0", outcome="error", detail="process 1 raised ZeroDivisionError"),
-    )  # fmt: skip
-    assert card.text.splitlines()[:4] == [
-        "2 cells · 1.6 s in all · 1 not ok",
-        "  cell began    on      took compile disp. outcome lines code",
-        "   [3] 12:00:00 0-1,3  1.5 s  0.25 s    41 ok          4 y = step(x)",
-        "   [4] 12:00:00 0     0.10 s               error       1 1/0",
-    ]
-    Tags(card.html)
-    assert f'color:{AMBER}">error' in card.html
-    assert "raised ZeroDivisionError" in card.html
-
-
-def test_columns_of_which_nothing_is_known_are_left_out() -> None:
-    assert "alloc." not in card_of(record()).text
-    shown = card_of(
-        record(allocated_bytes={0: 1 << 20, 1: -(1 << 22)}, dispatches=1234567, code="x" * 90,
-               compile_seconds=12.0, compiles=3, outcome="interrupted", processes=(0, 2, 4, 6))
-    ).text  # fmt: skip
-    assert "−4.00 MiB" in shown
-    assert max(map(len, shown.splitlines())) <= 80
-    assert card_of().text == "0 cells"
-
-
-def test_what_all_cells_have_in_common_is_said_once_and_new_processes_are_a_row() -> None:
-    card = card_of(record(1, processes=(0, 1)), record(2, processes=(0, 1), starts=2))
-    assert card.text.splitlines() == [
-        "2 cells · 0.20 s in all · on processes 0-1",
-        "  cell began      took outcome lines code",
-        "   [1] 12:00:00 0.10 s ok          1 x",
-        "                                     new processes",
-        "   [2] 12:00:00 0.10 s ok          1 x",
-    ]
-    assert re.findall("<th style[^>]*>(.*?)</th>", card.html) == ["cell", "code", "outcome", "took"]
-
-
-def test_a_long_history() -> None:
-    card = card_of(*(record(i, code="x" * 300) for i in range(250)), forgotten=5)
-    assert "the last 100 shown" in card.text
-    assert "5 before them not in it" in card.text
-    assert max(map(len, card.text.splitlines())) <= 80

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxnb.arrays import card_transfer
-from jaxnb.arrays.card_transfer import leaves, type_of
+from jaxnb.arrays.card_transfer import type_of
 from jaxnb.arrays.gathered import ArrayKey, GatheredArray
 from jaxnb.arrays.lost import PerProcess
 from jaxnb.display.card import Card, line_card
@@ -21,26 +23,12 @@ MESH = MeshInfo(("x",), (2,), ("Auto",), (0, 8))
 
 
 def info(**changes: Any) -> ArrayInfo:
-    fields: dict[str, Any] = {
-        "shape": (4, 2),
-        "dtype": "float32",
-        "itemsize_bits": 32,
-        "sharding": "NamedSharding(…)",
-        "spec": "P('x', None)",
-        "mesh": MESH,
-        "memory_kind": "device",
-        "fully_replicated": False,
-        "fully_addressable": False,
-        "shards": (
-            ShardInfo(0, 0, ((0, 2), (0, 2)), 0),
-            ShardInfo(8, 1, ((2, 4), (0, 2)), 0),
-        ),
-        "corner": (),
-        "deleted": False,
-        "host_dtype": "float32",
-        "word_shape": (),
-    }
-    return ArrayInfo(**(fields | changes))
+    shards = (ShardInfo(0, 0, ((0, 2), (0, 2)), 0), ShardInfo(8, 1, ((2, 4), (0, 2)), 0))
+    made = ArrayInfo(
+        (4, 2), "float32", 32, "NamedSharding(…)", "P('x', None)", MESH, "device", False, False,
+        shards, host_dtype="float32",
+    )  # fmt: skip
+    return replace(made, **changes)
 
 
 class NoReader:
@@ -97,11 +85,6 @@ def test_a_slice_says_what_it_is() -> None:
     assert "0!" not in there.text + there.html
 
 
-def test_a_deleted_array() -> None:
-    card = card_transfer.gathered_card(gathered(deleted=True))
-    assert "deleted: its buffers" in card.html
-
-
 def test_it_says_after_which_cell_it_was_pulled() -> None:
     card = card_transfer.gathered_card(gathered(here=True), "pulled <b>after</b>")
     assert "— pulled <b>after</b>" in card.text
@@ -123,26 +106,16 @@ def test_what_went_with_its_processes_is_said_to_be_gone(monkeypatch: pytest.Mon
     ("value", "text"),
     [
         (gathered(), "float32[4, 2]"),
-        (gathered(np.s_[0]), "float32[2]"),
         (np.zeros((2, 3)), "NumPy float64[2, 3]"),
         (3, "int 3"),
-        (None, "NoneType None"),
         ("a" * 100, "str '" + "a" * 38 + "…"),
-        ([1, 2], "list"),
         ({"a": np.zeros(1), "b": [gathered()]}, "dict of 2 arrays"),
         (PerProcess({0: 1, 1: 2}), "int by process"),
-        (PerProcess({0: np.zeros(2), 1: np.ones(2)}), "NumPy float64[2] by process"),
         (PerProcess({0: 1, 1: "a"}), "int or str by process"),
     ],
 )
 def test_what_a_value_is(value: Any, text: str) -> None:
     assert type_of(value) == text
-
-
-def test_a_container_that_holds_itself() -> None:
-    value: list[Any] = [np.zeros(1)]
-    value += [value, {"again": value}]
-    assert len(leaves(value)) == 1
 
 
 def test_narrowed_dtypes() -> None:
@@ -154,16 +127,12 @@ def test_narrowed_dtypes() -> None:
     assert card_transfer.narrowed(3.0, {"float32"}) == ()
 
 
-def test_one_value() -> None:
+def test_values_that_were_moved() -> None:
     rows = [card_transfer.moved("x", gathered(), "a note")]
     card = card_transfer.moved_card(rows, "pulled", 32 << 20, 0.5)
     assert card.text == (
         "x: float32[4, 2] · P('x', None) · 32 B · pulled · 0.50 s · 64.0 MiB/s\n  a note"
     )
-    assert ">a note</div>" in card.html
-
-
-def test_several_values_with_the_same_note() -> None:
     rows = [card_transfer.moved(name, np.zeros(2), "the same") for name in "ab"]
     lines = card_transfer.moved_card(rows, "pushed to 2 processes", 0, 0.01).text.splitlines()
     assert lines == [
@@ -172,9 +141,6 @@ def test_several_values_with_the_same_note() -> None:
         "  b  NumPy float64[2]    16 B",
         "  a, b: the same",
     ]
-
-
-def test_an_array_of_several_processes_counts_once() -> None:
     one, other = np.zeros(256, np.float32), np.ones(256, np.float32)
     found = card_transfer.moved("x", PerProcess({0: one, 1: one, 2: other, 3: other}))
     assert found.size_bytes == one.nbytes + other.nbytes
@@ -182,22 +148,17 @@ def test_an_array_of_several_processes_counts_once() -> None:
 
 def test_names_and_values_stay_text() -> None:
     rows = [card_transfer.moved("<i>", "<b>"), card_transfer.moved("y", {}, "<u>")]
+    table = card_transfer.per_process_card(
+        [(0, {"text/plain": "1"}), (1, {"text/plain": "<i>"}), (2, {"text/plain": "1"})]
+    )
+    assert table.text == "[0,2] 1\n[1]   <i>"
     for card in (
+        table,
         card_transfer.moved_card(rows, "<s>", 0, 0.1),
         card_transfer.moved_card(rows[:1], "<s>", 0, 0.1),
+        card_transfer.transfer_card("pushing `<i>`", 1, 3, 2.0),
     ):
         assert not any(tag in card.html for tag in ("<i>", "<b>'", "<u>", "<s>"))
-
-
-def test_values_by_process() -> None:
-    bundles = [(0, {"text/plain": "1"}), (1, {"text/plain": "<b>"}), (2, {"text/plain": "1"})]
-    card = card_transfer.per_process_card(bundles)
-    assert card.text == "[0,2] 1\n[1]   <b>"
-    assert "<b>" not in card.html.replace("<b></b>", "")
-    rich = card_transfer.per_process_card(
-        [(0, {"text/html": "<table></table>", "text/plain": "t"})]
-    )
-    assert "<table></table>" in rich.html
 
 
 # ---------------------------------------------------------------------- progress
@@ -260,51 +221,31 @@ def test_a_long_transfer_shows_a_few_times_a_second() -> None:
     assert all(len(text) < 80 for text in shown)
 
 
-def test_the_end_is_not_shown_as_progress() -> None:
-    clock, place = Clock(), ListedPlace()
-    with TransferMeter(place, clock)("pulling `x`", MIB) as tick:
-        clock.now += 5
-        tick(MIB)
-    assert place.shown == []
-
-
 def test_an_error_leaves_no_bar() -> None:
     clock, place = Clock(), ListedPlace()
-
-    def interrupted() -> None:
-        with TransferMeter(place, clock)("pulling `x`", 2 * MIB) as tick:
-            clock.now += 5
-            tick(MIB)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
+    meter = TransferMeter(place, clock)
+    with contextlib.suppress(KeyboardInterrupt), meter("pulling `x`", 2 * MIB) as tick:
+        clock.now += 5
+        tick(MIB)
+        raise KeyboardInterrupt
     assert len(place.shown) == 1
     assert place.cleared == 1
 
 
-def test_a_front_end_that_fails_does_not_end_the_transfer() -> None:
+def test_it_counts_what_all_transfers_moved_though_a_front_end_fails() -> None:
     class Broken(ListedPlace):
         def show(self, card: Card) -> None:
             raise BrokenPipeError
 
     clock = Clock()
     meter = TransferMeter(Broken(), clock)
-    with meter("pulling `x`", 2 * MIB) as tick:
-        clock.now += 5
-        tick(MIB)
-    assert meter.moved_bytes == MIB
-
-
-def test_it_counts_what_all_transfers_moved() -> None:
-    meter = TransferMeter(ListedPlace(), Clock())
     for _ in range(2):
         with meter("pushing `x`", 3) as tick:
+            clock.now += 5
             tick(1)
             tick(3)
-    with meter("pushing `x`", 0):
-        pass
-    assert meter.moved_bytes == 6
+        clock.now += 100  # the time between transfers does not count
+    assert (meter.moved_bytes, meter.moving_seconds) == (6, 10)
 
 
 def test_a_terminals_line_is_blanked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -341,37 +282,3 @@ def test_a_cell_has_one_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     place.finish(line_card("card"))
     place.finish(line_card("another"))
     assert [*outputs.values()] == [["one", "", "two", ""], ["three", "", "card"], ["another"]]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "done", "left"), [(1.0, 50, "1 s"), (30, 50, "30 s"), (90, 50, "1 min 30 s")]
-)
-def test_time_left(seconds: float, done: int, left: str) -> None:
-    assert card_transfer.transfer_card("pushing `x`", done, 100, seconds).text.endswith(
-        f"{left} left"
-    )
-
-
-def test_the_bar_is_markup_only_where_it_should_be() -> None:
-    card = card_transfer.transfer_card("pushing `<b>`", 1, 3, 2.0)
-    assert "<b>`" not in card.html
-    assert "pushing `&lt;b&gt;`" in card.html
-    assert '<progress value="33" max="100"' in card.html
-
-
-@pytest.mark.parametrize("done", [0, 100])
-def test_both_ends_of_a_transfer(done: int) -> None:
-    text = card_transfer.transfer_card(f"pushing {', '.join(['`a`'] * 40)}", done, 100, 0.0).text
-    assert text.startswith("pushing `a`, `a`")
-    assert len(text) < 80
-    assert card_transfer.transfer_card("", 0, 0, 0.0).text
-
-
-def test_the_time_between_transfers_is_not_counted() -> None:
-    clock = Clock()
-    meter = TransferMeter(ListedPlace(), clock)
-    for _ in range(2):
-        with meter("pulling `x`", MIB):
-            clock.now += 3
-        clock.now += 100
-    assert meter.moving_seconds == 6
