@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,23 +45,16 @@ def test_a_card_is_html_and_text():
     }
 
 
-def test_many_processes_fold():
-    card = card_group.start_card(group(9))
+def test_status_tells_the_dead_even_when_folded_and_the_cell_that_runs():
+    dead = group(12, state="broken", detail="killed by SIGKILL")
+    card = card_group.status_card(dead)
     assert "details" in Tags(card.html).seen
-    assert "9 processes on node0" in card.text
+    assert "12 processes on node0" in card.text
     assert "31300" not in card.text
-
-
-def test_status_tells_the_dead_even_when_folded():
-    text = str(card_group.status_card(group(12, state="broken", detail="killed by SIGKILL")))
-    assert "broken · 3 cells run, last [7]" in text
-    assert "dead: killed by SIGKILL" in text
-
-
-def test_status_tells_the_cell_that_runs():
-    running = replace(group(state="busy"), cells_run=4, running_cell=8)
-    text = str(card_group.status_card(running))
-    assert "busy · 4 cells run, last [7] · [8] is running" in text
+    assert "broken · 3 cells run, last [7]" in card.text
+    assert "dead: killed by SIGKILL" in card.text
+    running = card_group.status_card(replace(group(state="busy"), cells_run=4, running_cell=8))
+    assert "busy · 4 cells run, last [7] · [8] is running" in running.text
 
 
 LINE = StackEntry("<cell 7>", 3, "<module>", "y = f(x)", 7)
@@ -128,12 +122,13 @@ def test_who_does_not_answer_is_shown_beside_the_others() -> None:
 
 def test_nothing_from_a_process_becomes_markup():
     error = ProcessError(EVIL, EVIL, EVIL, f"\x1b[31m{EVIL}\x1b[0m", 3)
-    stats = DeviceStats(
-        DeviceInfo(0, 0, "cpu", EVIL), EVIL, 1, 1, None, None, "none", 0, 1, 1, EVIL
-    )
+    device = DeviceInfo(0, 0, "cpu", EVIL)
+    stats = DeviceStats(device, EVIL, 1, 1, None, None, "none", 0, 1, 1, EVIL)
     lost = Lost(EVIL, EVIL, (1,), EVIL)
     recovered = Recovered((1,), (EVIL,), (lost,), 0.1, 4, (EVIL,), {0: EVIL}, (2,), (EVIL,))
-    evil_line = StackEntry(EVIL, 1, EVIL, EVIL, 1)
+    line = StackEntry(EVIL, 1, EVIL, EVIL, 1)
+    there = AtLine((0,), line, 1.0, doing=EVIL, last_dispatch=EVIL)
+    others = card_value.displays_card({0: [text(EVIL)]}, 0, with_first=True)
     made = [
         recovered_card(group(), recovered),
         card_group.start_card(group(text=EVIL)),
@@ -141,29 +136,13 @@ def test_nothing_from_a_process_becomes_markup():
         card_group.start_card(group(9, text=EVIL)),
         card_group.progress_card(EVIL, EVIL, 1.0),
         card_stats.stats_card([stats]),
-        card_cell.waits_card(
-            Waits(
-                (AtLine((0,), evil_line, 1.0, doing=EVIL, last_dispatch=EVIL),),
-                1.0,
-                EVIL,
-                stopped=EVIL,
-                silent=(1,),
-                left=EVIL,
-            )
-        ),
+        card_cell.waits_card(Waits((there,), 1.0, EVIL, stopped=EVIL, silent=(1,), left=EVIL)),
         card_error.error_card(cell([None, None], errors={0: error})),
         card_cell.cell_card(cell([value(EVIL, b"1")] * 2)),
         card_cell.cell_card(cell([value(EVIL, b"1"), value(EVIL, b"2"), None])),
         card_value.value_card(cell([value(EVIL, image_png=EVIL)])),
         card_value.displays_card({1: [RichOutput({"text/plain": EVIL})]}, 0),
-        background_card(
-            1,
-            "now",
-            [],
-            card_value.displays_card({0: [text(EVIL)]}, 0, with_first=True),
-            None,
-            EVIL,
-        ),
+        background_card(1, "now", [], others, None, EVIL),
     ]
     for card in made:
         assert isinstance(card, Card)
@@ -184,19 +163,33 @@ def test_markup_is_made_in_one_place():
     assert using(r"</[a-z{]") == ["display/markup.py"]
 
 
-def test_footer_names_the_straggler_and_the_compilation():
-    result = cell([None] * 4, seconds=[0.12, 0.12, 0.31, 0.12], compile_seconds=0.2)
-    card = card_cell.footer_card(result)
-    assert card.text == (
-        "4 processes · 0.31 s · slowest 2 (0.31 s, others 0.12 s) · compiled in 0.20 s"
-    )
+def failed(**names: str) -> dict[int, ProcessError]:
+    return {int(i[1:]): ProcessError(name, "", "", "") for i, name in names.items()}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "more", "said"),
+    [
+        ([0.12, 0.12, 0.31, 0.12], {"compile_seconds": 0.2},
+         "4 processes · 0.31 s · slowest 2 (0.31 s, others 0.12 s) · compiled in 0.20 s"),
+        # Small differences, two that are slow, and one alone:
+        ([0.001, 0.001, 0.02], {}, "3 processes · 0.31 s"),
+        ([1.0, 0.1, 1.0], {}, "3 processes · 0.31 s"),
+        ([1.0], {}, "1 process · 0.31 s"),
+        ([0.1] * 2, {"num_processes": 4}, "processes 0-1 of 4 · 0.31 s"),
+        # Who never ended the cell is not the slowest.
+        ([0.1, 0.1, 9.0, 0.1], {"errors": failed(p2="ProcessDiedError")},
+         "4 processes · 0.31 s · died: 2"),
+        ([0.1, 0.1, 9.0, 0.1], {"errors": failed(p2="NoAnswer")},
+         "4 processes · 0.31 s · no end on 2"),
+        ([0.1] * 3, {"errors": failed(p0="KeyboardInterrupt", p1="KeyboardInterrupt", p2="E")},
+         "3 processes · 0.31 s · error on 2 · interrupted on 0-1"),
+    ],
+)  # fmt: skip
+def test_the_footer(seconds: list[float], more: dict[str, Any], said: str):
+    card = card_cell.footer_card(cell([None] * len(seconds), seconds=seconds, **more))
+    assert card.text == said
     Tags(card.html)
-
-
-def test_footer_is_quiet_about_small_differences_and_two_slow_ones():
-    assert card_cell.straggler(cell([None] * 3, seconds=[0.001, 0.001, 0.02])) is None
-    assert card_cell.straggler(cell([None] * 3, seconds=[1.0, 0.1, 1.0])) is None
-    assert card_cell.straggler(cell([None], seconds=[1.0])) is None
 
 
 def test_to_format_an_error_makes_nobody_slow():
@@ -207,27 +200,6 @@ def test_to_format_an_error_makes_nobody_slow():
     assert card_cell.straggler(cell([None] * 3, errors={1: late}, seconds=[0.004, 0.2, 0.004])) == 1
 
 
-@pytest.mark.parametrize("name", ["ProcessDiedError", "NoAnswer"])
-def test_who_never_ended_the_cell_is_not_the_slowest(name):
-    errors = {2: ProcessError(name, "", "", "")}
-    result = cell([None] * 4, errors=errors, seconds=[0.1, 0.1, 9.0, 0.1])
-    told = {"ProcessDiedError": "died: 2", "NoAnswer": "no end on 2"}
-    assert card_cell.footer_card(result).text == f"4 processes · 0.31 s · {told[name]}"
-
-
-def test_footer_names_a_part_of_the_group():
-    assert card_cell.footer_card(cell([None] * 2, num_processes=4)).text.startswith(
-        "processes 0-1 of 4 · "
-    )
-
-
-def test_the_footer_tells_interrupts_from_errors():
-    errors = {i: ProcessError("KeyboardInterrupt", "", "", "") for i in (0, 1)}
-    errors[2] = ProcessError("ValueError", "no", "", "")
-    text = card_cell.footer_card(cell([None] * 3, errors=errors)).text
-    assert text.endswith(" · error on 2 · interrupted on 0-1")
-
-
 def test_an_ordinary_cell_is_small_and_quick():
     result = cell([value("42", b"x")] * 4, seconds=[0.12, 0.12, 0.31, 0.12], compile_seconds=0.2)
     assert len(card_cell.cell_card(result).html) < 1500
@@ -235,20 +207,6 @@ def test_an_ordinary_cell_is_small_and_quick():
     for _ in range(100):
         card_cell.cell_card(result)
     assert (time.process_time() - begin) / 100 < 0.02
-
-
-def test_stats_say_where_the_figures_are_from():
-    devices = [DeviceInfo(i, i // 2, "gpu", "NVIDIA H100") for i in range(4)]
-    stats = [
-        DeviceStats(d, "n", 1, 5 << 30, 6 << 30, 80 << 30, "memory_stats", 12, 1 << 30, 300 << 20)
-        for d in devices
-    ]
-    card = card_stats.stats_card(stats)
-    assert "memory_stats()" in card.text
-    assert card.text.count("300 MiB / 1.00 GiB") == 2
-    assert max(map(len, card.text.splitlines())) <= 80
-    assert "width:6.25%" in card.html
-    Tags(card.html)
 
 
 def test_lines_being_rewritten_begin_below_each_other():

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import nbformat
 import pytest
 
 from jaxnb.cli import doctor, main, notebooks, scripts
 from jaxnb.errors import UsageError
-from jaxnb.labels import Outputs
-from jaxnb.options import CHECKS, PLATFORMS
 
 
 @pytest.mark.parametrize(
     ("given", "own"),
     [
         ("run a.py -n 4", ""),
-        ("run -n 4 a.py", ""),
         ("run -n4 --platform=cpu a.py --lr 0.1 -n 2", "--lr 0.1 -n 2"),
         ("run a.py -n 4 data.txt --timeout 3", "data.txt --timeout 3"),
         ("run a.py -- --timeout 3", "--timeout 3"),
         ("run -m pkg.mod -n 2 --lr 0.1", "--lr 0.1"),
-        ("run -mpkg.mod x", "x"),
         ("run a.ipynb -p steps 3 --output b.ipynb", ""),
         ("run a.py --timeout", ""),
     ],
@@ -37,19 +31,12 @@ def test_the_scripts_arguments_begin_with_the_first_unknown_one(given: str, own:
     assert main._split(given.split(), main.make_parser().run.values)[1] == own.split()
 
 
-def test_the_choices_are_those_of_a_start_and_of_a_cell() -> None:
-    help_text = main.make_parser().run.format_help()
-    for choices in map(sorted, (PLATFORMS, CHECKS, get_args(Outputs))):
-        assert f"{{{','.join(choices)}}}" in help_text
-
-
 @pytest.mark.parametrize(
     ("line", "told"),
     [
         ("run", "name a script"),
         ("run --lr 3 a.py", "has no option --lr"),
         ("run a.py -n 0", "at least 1"),
-        ("run a.py --timeout -1", "-1 is not above 0 seconds"),
         ("run a.py --timeline b.jsn", "writes .html, .json and .txt"),
         ("run a.py --timeline b.json --json b.json", "name the same file"),
         ("run a.py --output b", "are for notebooks"),
@@ -68,16 +55,9 @@ def test_what_is_not_possible_is_said(
 
 
 def test_help_fits_a_screen_and_loads_no_jax() -> None:
-    program = (
-        "import sys; from jaxnb.cli.main import make_parser; p = make_parser()\n"
-        "p.parse_args(['run', '--help'])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    program = "from jaxnb.cli.main import make_parser; make_parser().parse_args(['run', '--help'])"
+    command = [sys.executable, "-X", "importtime", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert len(done.stdout.splitlines()) <= 42
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert loaded & {"jax", "ipyparallel", "IPython", "numpy"} == set()
@@ -99,14 +79,11 @@ def test_bash_completes_what_shtab_writes(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     lines = {
         "r": "run",
-        "run --p": "--platform",
         "run --platform ": "auto cpu gpu",
-        "run --outputs m": "merged",
         "run tr": "train.py",
         "run --timeout 3 --timeline t": "train.py",
         "run -n 4 train.py --ti": "--timeout --timeline",
         "run -n 4 train.py --lr 0.1 t": "train.py",
-        "clean --d": "--dry-run",
     }
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
@@ -137,8 +114,8 @@ def test_a_module_is_found_without_importing_it(
         scripts.module_of("pkg.none", ())
 
 
-def run_notebook(file: Path, output: str = "", **parameters: str) -> int:
-    return notebooks.run_notebook(str(file), output=output, timeout=None, parameters=parameters)
+def run_notebook(file: Path, **parameters: str) -> int:
+    return notebooks.run_notebook(str(file), output="", timeout=None, parameters=parameters)
 
 
 def test_parameters_need_papermill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,10 +141,7 @@ def test_a_file_that_cannot_be_written_starts_nothing(
 ) -> None:
     (tmp_path / "folder.json").mkdir()
     source = tmp_path / ("in.ipynb" if option == "--output" else "in.py")
-    if option == "--output":
-        nbformat.write(nbformat.v4.new_notebook(), source)
-    else:
-        source.write_text("1")
+    nbformat.write(nbformat.v4.new_notebook(), source)
     status = main.main(["run", str(source), option, str(tmp_path / target)])
     assert status == 2
     assert f"{target} cannot be written: " in (told := capsys.readouterr().err)
@@ -196,12 +170,6 @@ def test_the_fork_server_is_started_before_what_is_large_is_imported(tmp_path: P
 
 def levels(findings: object) -> list[str]:
     return [each.level for each in findings]  # type: ignore[attr-defined]
-
-
-def test_who_may_open_more_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor._more_files().startswith(("ulimit -n ", "sudo prlimit "))
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
-    assert doctor._more_files().startswith("sudo prlimit --nofile=")
 
 
 def test_few_processes_are_left(monkeypatch: pytest.MonkeyPatch) -> None:

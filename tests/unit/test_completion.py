@@ -37,7 +37,6 @@ def at(marked: str) -> Code | MagicLine | None:
         ("\n\n%%spmd\nx|", "x"),
         ("%%time\n%%spmd\nx|", "x"),
         ("%%spmd_compare f(x)\ndata = P|", "data = P"),
-        ("%%spmd\n|", ""),
     ],
 )
 def test_the_body_of_a_cell_is_code(marked: str, text: str) -> None:
@@ -53,7 +52,6 @@ def test_the_body_of_a_cell_is_code(marked: str, text: str) -> None:
         ("|%%spmd --out r", "spmd"),
         ("x\nr = %spmd_pull| x", "spmd_pull"),
         ("%%spmd |", ""),
-        ("%%spmd\nspmd|", ""),
         ("%time|it x", ""),
     ],
 )
@@ -65,8 +63,6 @@ def test_a_magics_own_name(marked: str, magic: str) -> None:
     ("marked", "magic", "text"),
     [
         ("%%spmd --ch|\nx", "spmd", "--ch"),
-        ("%%spmd |", "spmd", ""),
-        ("%spmd jnp.z|", "spmd", "jnp.z"),
         ("a = 1\n  %spmd_pull x|\nb", "spmd_pull", "x"),
         ("r = %spmd x|", "spmd", "x"),
         ("%%spmd_collectives --dev|\nf(x)", "spmd_collectives", "--dev"),
@@ -87,42 +83,29 @@ def test_other_places_are_the_notebooks(marked: str) -> None:
     assert at(marked) is None
 
 
-def words(marked: str, num_processes: int = 4) -> list[str]:
-    line = at(marked)
-    assert isinstance(line, MagicLine)
-    found = fits(line, num_processes)
-    assert isinstance(found, tuple)
-    start, fit = found
-    assert all(each.startswith(line.text[start : line.offset]) for each in fit)
-    return list(fit)
-
-
 @pytest.mark.parametrize(
     ("marked", "expected"),
     [
         ("%%spmd --ch|", ["--check"]),
-        ("%%spmd --check |", ["off", "strict"]),
         ("%%spmd --check=s|", ["strict"]),
         ("%%spmd --outputs |", ["merged", "all", "first"]),
-        ("%%spmd --ranks |", ["0", "1", "2", "3"]),
         ("%%spmd --ranks 0,2-|", ["0", "1", "2", "3"]),
         ("%%spmd --time --ti|", ["--timeout"]),
         ("%%spmd --out |", []),
         ("%spmd --check |", ["off", "strict"]),
-        ("%spmd_start --platform |", ["auto", "cpu", "gpu"]),
         ("%spmd_start --launcher f|", ["fork"]),
-        ("%spmd_restart --re|", ["--replay"]),
-        ("%spmd_pull x --a|", ["--as"]),
-        ("%spmd_stats --l|", ["--live"]),
-        ("%spmd_history --o|", ["--overwrite"]),
-        ("%spmd_save d --o|", ["--overwrite"]),
         ("%spmd_compare f(x) --no|", ["--no-run"]),
-        ("%spmd_auto |", ["on", "off"]),
         ("%spmd_auto of|", ["off"]),
     ],
 )
 def test_options_and_their_values(marked: str, expected: list[str]) -> None:
-    assert words(marked) == expected
+    line = at(marked)
+    assert isinstance(line, MagicLine)
+    found = fits(line, 4)
+    assert isinstance(found, tuple)
+    start, fit = found
+    assert all(each.startswith(line.text[start : line.offset]) for each in fit)
+    assert list(fit) == expected
 
 
 @pytest.mark.parametrize(
@@ -131,8 +114,6 @@ def test_options_and_their_values(marked: str, expected: list[str]) -> None:
         ("%spmd x -- y.|", "x -- y."),
         ("%spmd --ranks 1 x + y|", "x + y"),
         ("%spmd_pull x state.|", "state."),
-        ("%spmd_pull |", ""),
-        ("%spmd_layout x|", "x"),
         ("%spmd_push w --mesh m|", "m"),
         ("%spmd_save folder x|", "x"),
         ("%spmd_collectives f(a, b|", "f(a, b"),
@@ -270,11 +251,6 @@ def test_explicit_axes() -> None:
     ("error", "code", "wanted"),
     [
         ("Cell magic `%%smpd` not found.", "%%smpd\nx", "Did you mean '%%spmd'?"),
-        (
-            "Line magic function `%spmd_puul` not found.",
-            "%spmd_puul x",
-            "Did you mean '%spmd_pull'?",
-        ),
         ("Line magic function `%tiem` not found.", "%tiem", ""),
         ("unexpected indent", " %%spmd\nx", "`%%spmd` must be the first thing in its cell"),
         ("unexpected indent", " %%time\nx", ""),
@@ -291,12 +267,9 @@ def test_a_magic_that_is_misspelt_or_indented(error: str, code: str, wanted: str
     [
         None,
         NameError("name 'y' is not defined", name="y"),
-        NameError("x"),
         UnboundLocalError("x"),
         ValueError("no"),
         RuntimeError(TOO_FEW),
-        KeyError("x"),
-        SystemExit(1),
     ],
 )
 def test_nothing_is_said_of_other_errors(error: BaseException | None) -> None:

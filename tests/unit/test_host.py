@@ -60,30 +60,18 @@ def test_version_1_counts_every_group_above_and_the_cache_of_those_within(tmp_pa
     assert rooms(tmp_path, membership) == [50 * MIB, 70 * MIB]
 
 
-def test_both_versions_at_once(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    v1(root / "memory" / "a", 100 * MIB, 50 * MIB)
-    v2(root / "b", str(30 * MIB), 20 * MIB)
-    assert rooms(tmp_path, "4:cpu,memory:/a\n0::/b\n") == [50 * MIB, 10 * MIB]
-
-
-def test_no_limit_is_none(tmp_path: Path) -> None:
-    v2(tmp_path / "root" / "a", "max", 30 * MIB)
-    assert rooms(tmp_path, "0::/a\n") == []
-
-
-@pytest.mark.parametrize("missing", ["memory.max", "memory.current"])
-def test_files_that_are_not_there_are_no_limit(tmp_path: Path, missing: str) -> None:
+@pytest.mark.parametrize(
+    ("missing", "found"),
+    [("memory.max", [2 * MIB]), ("memory.current", [2 * MIB]), ("memory.stat", [MIB, 2 * MIB])],
+)
+def test_files_that_are_not_there_are_no_limit(
+    tmp_path: Path, missing: str, found: list[int]
+) -> None:
     v2(tmp_path / "root" / "a", str(MIB), 0)
     v2(tmp_path / "root", str(2 * MIB), 0)
+    v2(tmp_path / "root" / "a" / "b", "max", 0)
     (tmp_path / "root" / "a" / missing).unlink()
-    assert rooms(tmp_path, "0::/a\n") == [2 * MIB]
-
-
-def test_a_limit_holds_where_its_statistics_cannot_be_read(tmp_path: Path) -> None:
-    v2(tmp_path / "root", str(2 * MIB), MIB)
-    (tmp_path / "root" / "memory.stat").unlink()
-    assert rooms(tmp_path, "0::/\n") == [MIB]
+    assert rooms(tmp_path, "0::/a/b\n") == found
 
 
 def test_a_container_sees_its_own_group_as_the_root(tmp_path: Path) -> None:
@@ -99,17 +87,16 @@ def test_without_control_groups_there_is_no_limit(tmp_path: Path) -> None:
     assert rooms(tmp_path, "0::/\n") == []
 
 
-def test_more_than_the_limit_in_use_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "_cgroup_rooms", lambda: [-5])
-    assert host.available_bytes() == 0
+ASK = "from jaxnb.launch.host import available_bytes; print(available_bytes())"
 
 
-def test_the_host_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_is_a_limit_and_more_than_the_limit_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(host, "_cgroup_rooms", list)
     assert 0 < host.available_bytes() <= psutil.virtual_memory().total
-
-
-ASK = "from jaxnb.launch.host import available_bytes; print(available_bytes())"
+    monkeypatch.setattr(host, "_cgroup_rooms", lambda: [-5])
+    assert host.available_bytes() == 0
 
 
 def test_the_limit_of_the_address_space_is_one() -> None:
@@ -139,7 +126,7 @@ def test_a_real_control_group_is_a_limit() -> None:
 def put_nvidia_smi(folder: Path, script: str) -> None:
     """Writes a small program of that name, as a driver installs one."""
     program = folder / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.write_text(script)
     program.chmod(0o755)
 
 
@@ -151,50 +138,31 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def four_gpus(folder: Path) -> None:
-    put_nvidia_smi(folder, "printf '0\\n1\\n2\\n3\\n'")
-
-
-def test_no_nvidia_smi_is_no_gpu(folder: Path) -> None:
-    assert visible_gpus() == ()
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "0"}) == ()
-
-
-@pytest.mark.usefixtures("four_gpus")
-def test_all_are_visible_by_default() -> None:
-    assert visible_gpus() == ("0", "1", "2", "3")
-
-
-def test_only_the_indices_are_asked_for(folder: Path) -> None:
-    put_nvidia_smi(folder, f'echo "$@" > {folder}/asked; echo 0')
-    assert visible_gpus({}) == ("0",)
-    assert (folder / "asked").read_text().split() == ["--query-gpu=index", "--format=csv,noheader"]
+ASKED = '[ "$*" = "--query-gpu=index --format=csv,noheader" ] && '
 
 
 @pytest.mark.parametrize(
-    "script",
-    ["echo 'NVIDIA-SMI has failed because it could not reach the driver.'; exit 9", "exit 0"],
+    "program",
+    [
+        None,
+        "#!/bin/sh\necho 'NVIDIA-SMI has failed because it could not reach the driver.'; exit 9\n",
+        "#!/bin/sh\nexit 0\n",
+        "#!/no/such/interpreter\n",
+    ],
 )
-def test_a_driver_without_a_card_is_no_gpu(folder: Path, script: str) -> None:
-    put_nvidia_smi(folder, script)
-    assert visible_gpus() == ()
+def test_a_driver_that_is_missing_or_has_no_card_is_no_gpu(
+    folder: Path, program: str | None
+) -> None:
+    if program is not None:
+        put_nvidia_smi(folder, program)
+    assert visible_gpus() == visible_gpus({"CUDA_VISIBLE_DEVICES": "0"}) == ()
 
 
-def test_a_program_that_cannot_run_is_no_gpu(folder: Path) -> None:
-    program = folder / "nvidia-smi"
-    program.write_text("#!/no/such/interpreter\n")
-    program.chmod(0o755)
-    assert visible_gpus() == ()
-
-
-@pytest.mark.usefixtures("four_gpus")
 @pytest.mark.parametrize(
     ("visible", "seen"),
     [
         ("2", ("2",)),
         ("3,1", ("3", "1")),
-        (" 0 , 2 ", ("0", "2")),
         ("", ()),
         ("-1", ()),
         ("1,-1,2", ("1",)),
@@ -204,8 +172,10 @@ def test_a_program_that_cannot_run_is_no_gpu(folder: Path) -> None:
     ],
 )
 def test_cuda_visible_devices_is_respected(
-    visible: str, seen: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    folder: Path, visible: str, seen: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    put_nvidia_smi(folder, f"#!/bin/sh\n{ASKED}printf '0\\n1\\n2\\n3\\n'\n")
+    assert visible_gpus() == ("0", "1", "2", "3")
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": visible}) == seen
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert visible_gpus() == seen

@@ -112,16 +112,9 @@ def test_what_is_written_is_converted(group: Group, layout: str, dtype: str) -> 
     here = LAYOUTS[layout](np.arange(1200.0).reshape(40, 30))
     there = np.full(here.shape, -1, dtype)
     move = group.move(there, here, dtype=np.dtype(dtype))
-    Mover(lambda: moving.no_meter).write(group.channel, [move], "`x`")
-    np.testing.assert_array_equal(there, here.astype(dtype))
-
-
-@pytest.mark.usefixtures("inline_below")
-def test_progress_counts_the_bytes_that_move(group: Group) -> None:
-    here, there = np.ones((40, 30)), np.zeros((40, 30), np.float32)
     done: list[int] = []
-    move = group.move(there, here, dtype=there.dtype)
     Mover(lambda: meter(done)).write(group.channel, [move], "`x`")
+    np.testing.assert_array_equal(there, here.astype(dtype))
     assert done[-1] == there.nbytes
 
 
@@ -220,11 +213,6 @@ def test_an_array_is_read_and_written_whole() -> None:
     np.testing.assert_array_equal(there, here * 2)
 
 
-def test_nothing_is_moved_for_an_array_of_no_bytes() -> None:
-    peer_memory.read(os.getpid(), 0, np.empty(0))
-    peer_memory.write(os.getpid(), 0, np.empty((3, 0)))
-
-
 def at_most(call: Callable[..., int], nbytes: int, calls: list[int]) -> Callable[..., int]:
     """The system call, moving no more at once, as the kernel does beyond 2 GiB."""
 
@@ -297,13 +285,11 @@ def test_a_process_is_within_reach_if_its_nonce_is_there(
     assert not peer_memory.is_within_reach(*here)
 
 
-def test_another_nonce_is_not_within_reach(nonce: np.ndarray[Any, Any]) -> None:
-    address = nonce.ctypes.data
-    assert not peer_memory.is_within_reach(os.getpid(), address, os.urandom(16))
-    assert not peer_memory.is_within_reach(os.getpid(), address + 1, nonce.tobytes())
-    assert not peer_memory.is_within_reach(os.getpid(), 8, nonce.tobytes())
-
-
-def test_another_process_is_not_within_reach(nonce: np.ndarray[Any, Any], ended_pid: int) -> None:
+def test_another_nonce_or_process_is_not_within_reach(
+    nonce: np.ndarray[Any, Any], ended_pid: int
+) -> None:
+    mine, address, right = os.getpid(), nonce.ctypes.data, nonce.tobytes()
+    for here in ((mine, address, os.urandom(16)), (mine, address + 1, right), (mine, 8, right)):
+        assert not peer_memory.is_within_reach(*here)
     for pid in (1, os.getppid(), ended_pid):
-        assert not peer_memory.is_within_reach(pid, nonce.ctypes.data, nonce.tobytes())
+        assert not peer_memory.is_within_reach(pid, address, right)

@@ -12,31 +12,15 @@ from hypothesis import strategies as st
 from jaxnb.errors import UsageError
 from jaxnb.launch import host
 from jaxnb.launch.host import place
-from jaxnb.options import LAUNCHERS, PLATFORMS, StartOptions, launcher_of, one_of, suggest
+from jaxnb.options import StartOptions, launcher_of, suggest
 from jaxnb.session.starting import Starter
-
-
-def test_defaults_are_possible() -> None:
-    asked = StartOptions()
-    assert (asked.num_processes, asked.devices_per_process) == (None, None)
-    assert (asked.platform, asked.launcher, asked.collectives) == ("auto", None, "gloo")
-    assert not asked.bare
-
-
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-@pytest.mark.parametrize("platform", PLATFORMS)
-def test_known_names_are_taken(platform: str, launcher: str) -> None:
-    asked = StartOptions(platform=platform, launcher=launcher)
-    assert (asked.platform, launcher_of(asked)) == (platform, launcher)
 
 
 @pytest.mark.parametrize(
     ("field", "value", "name"),
     [
         ("num_processes", 0, "number of processes (-n)"),
-        ("num_processes", -3, "number of processes (-n)"),
         ("devices_per_process", 0, "devices per process (--devices-per-process)"),
-        ("devices_per_process", -1, "devices per process (--devices-per-process)"),
     ],
 )
 def test_counts_below_one_are_refused(field: str, value: int, name: str) -> None:
@@ -59,9 +43,7 @@ def test_counts_are_whole_numbers(value: Any) -> None:
     [
         ("platform", "cpus", "cpu"),
         ("platform", "GPU", None),
-        ("platform", "gpuu", "gpu"),
         ("launcher", "forks", "fork"),
-        ("launcher", "locl", "local"),
         ("collectives", "glo", "gloo"),
         ("platform", "quantum", None),
     ],
@@ -82,16 +64,6 @@ def test_time_out_is_positive(timeout: float) -> None:
         StartOptions(timeout=timeout)
 
 
-@pytest.mark.parametrize("timeout", [float("inf"), 1e300])
-def test_a_start_may_take_as_long_as_it_likes(timeout: float) -> None:
-    assert StartOptions(timeout=timeout).timeout == timeout
-
-
-def test_options_do_not_change() -> None:
-    with pytest.raises(AttributeError):
-        StartOptions().platform = "gpu"  # type: ignore[misc]
-
-
 @pytest.mark.parametrize(
     ("system", "launcher"), [("linux", "fork"), ("darwin", "local"), ("win32", "local")]
 )
@@ -109,11 +81,6 @@ def test_suggestions_are_known_words_or_nothing(word: str) -> None:
     assert said in ("", *(f" Did you mean {name!r}?" for name in known))
 
 
-@given(st.sampled_from(LAUNCHERS))
-def test_known_words_are_returned(word: str) -> None:
-    assert one_of("launcher", word, LAUNCHERS) == word
-
-
 # ---------------------------------------------------------------------- placement
 
 
@@ -121,37 +88,25 @@ FOUR_GPUS = ("0", "1", "2", "3")
 NETWORK_CHOSEN = {"NCCL_SOCKET_IFNAME": "eth0"}
 
 
-def test_without_gpus_there_are_four_cpu_processes_of_one_device() -> None:
-    placed = place(StartOptions(), ())
-    assert (placed.platform, placed.num_processes, placed.devices_per_process) == ("cpu", 4, 1)
-    assert placed.environments == ({}, {}, {}, {})
-
-
-def test_auto_takes_one_process_per_gpu() -> None:
-    placed = place(StartOptions(), FOUR_GPUS, NETWORK_CHOSEN)
-    assert (placed.platform, placed.num_processes, placed.devices_per_process) == ("gpu", 4, 1)
-    assert placed.environments == tuple({"CUDA_VISIBLE_DEVICES": gpu} for gpu in FOUR_GPUS)
-
-
-def test_fewer_processes_than_gpus_take_the_first() -> None:
-    placed = place(StartOptions(num_processes=2), FOUR_GPUS, NETWORK_CHOSEN)
-    assert placed.environments == ({"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"})
-
-
-def test_gpus_are_named_as_given() -> None:
-    placed = place(StartOptions(platform="gpu"), ("GPU-8c2f", "3"))
-    assert [e["CUDA_VISIBLE_DEVICES"] for e in placed.environments] == ["GPU-8c2f", "3"]
-
-
-def test_devices_per_process_asks_for_the_cpu_under_auto() -> None:
-    placed = place(StartOptions(devices_per_process=2), FOUR_GPUS)
-    assert (placed.platform, placed.devices_per_process) == ("cpu", 2)
-
-
-def test_cpu_is_kept_where_there_are_gpus() -> None:
-    placed = place(StartOptions(platform="cpu", num_processes=6), FOUR_GPUS)
-    assert (placed.platform, placed.num_processes) == ("cpu", 6)
-    assert placed.environments == ({},) * 6
+@pytest.mark.parametrize(
+    ("asked", "gpus", "platform", "devices", "visible"),
+    [
+        ({}, (), "cpu", 1, [None] * 4),
+        ({}, FOUR_GPUS, "gpu", 1, ["0", "1", "2", "3"]),
+        ({"num_processes": 2}, FOUR_GPUS, "gpu", 1, ["0", "1"]),
+        ({"platform": "gpu"}, ("GPU-8c2f", "3"), "gpu", 1, ["GPU-8c2f", "3"]),
+        ({"devices_per_process": 2}, FOUR_GPUS, "cpu", 2, [None] * 4),
+        ({"platform": "cpu", "num_processes": 6}, FOUR_GPUS, "cpu", 1, [None] * 6),
+    ],
+)
+def test_who_gets_what(
+    asked: Any, gpus: tuple[str, ...], platform: str, devices: int, visible: list[str | None]
+) -> None:
+    placed = place(StartOptions(**asked), gpus, NETWORK_CHOSEN)
+    assert (placed.platform, placed.num_processes) == (platform, len(visible))
+    assert placed.devices_per_process == devices
+    expected = tuple({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {} for gpu in visible)
+    assert placed.environments == expected
 
 
 def test_gpu_without_a_gpu_says_what_to_type() -> None:
@@ -193,11 +148,8 @@ def test_more_processes_than_gpus_are_refused(platform: str) -> None:
     assert message.startswith("5 processes were asked for, but there are 4 GPUs on this host")
     assert "`-n 4`" in message
     assert "`-n 5 --platform cpu`" in message
-
-
-def test_one_gpu_is_named_in_the_singular() -> None:
     with pytest.raises(UsageError, match="there is 1 GPU on this host"):
-        place(StartOptions(platform="gpu", num_processes=2), ("0",))
+        place(StartOptions(platform=platform, num_processes=2), ("0",))
 
 
 def test_one_device_per_process_is_what_gpus_have() -> None:

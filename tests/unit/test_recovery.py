@@ -20,13 +20,10 @@ from jaxnb.recovery.fit_to_size import (
     MisfitError,
     SavedArray,
     SavedPart,
-    overlap,
     require_all_fit,
     require_fit,
     resized,
     resized_notes,
-    size_of,
-    within,
 )
 from jaxnb.recovery.process_recovering import DEAD_SECONDS, PENDING_SECONDS, Reader
 
@@ -189,34 +186,26 @@ def test_what_is_listed_goes_through_json() -> None:
     assert SavedArray.from_plain(json.loads(json.dumps(listed.plain))) == listed
 
 
-def test_parts_of_arrays() -> None:
-    assert overlap(((0, 4), (0, 2)), ((2, 6), (1, 3))) == ((2, 4), (1, 2))
-    assert overlap(((0, 4),), ((4, 8),)) is None
-    assert overlap((), ()) == ()
-    assert (size_of(((0, 4), (1, 3))), size_of(())) == (8, 1)
-    assert within(((2, 4), (1, 2)), ((2, 6), (1, 3))) == (slice(0, 2), slice(0, 1))
-
-
-def test_what_is_said_of_another_size() -> None:
-    assert resized_notes((4, 2), (4, 2), "is gone") == ()
-    assert resized_notes((4, 2), (4, 1), "is gone") == (
-        "Arrays over several processes lie on 4 × 1 devices now, not on 4 × 2.",
-    )
-    assert resized_notes((2, 1), (4, 1), "is gone")[1] == (
-        "Whatever else processes 2-3 hold is what process 0 had."
-    )
-    assert resized_notes((4, 1), (3, 1), "is gone")[1] == "Whatever else process 3 had is gone."
-
-
-def test_what_differed_by_process_is_named() -> None:
-    assert len(resized_notes((4, 1), (2, 1), "is gone", [])) == 1
-    assert len(resized_notes((4, 1), (4, 2), "is gone", ["mine"])) == 1
-    assert resized_notes((4, 1), (2, 1), "is gone", ["mine", "only"])[1] == (
-        "`mine` and `only` differed by process: those of processes 2-3 are gone."
-    )
-    assert resized_notes((2, 1), (3, 1), "is gone", ["mine"])[1] == (
-        "`mine` differed by process: those of process 2 are what process 0 had."
-    )
+@pytest.mark.parametrize(
+    ("old", "new", "names", "said"),
+    [
+        ((4, 2), (4, 2), (), ""),
+        ((4, 2), (4, 1), ("mine",), ""),
+        ((4, 1), (2, 1), [], ""),
+        ((2, 1), (4, 1), None, "Whatever else processes 2-3 hold is what process 0 had."),
+        ((4, 1), (3, 1), None, "Whatever else process 3 had is gone."),
+        ((4, 1), (2, 1), ["mine", "only"],
+         "`mine` and `only` differed by process: those of processes 2-3 are gone."),
+        ((2, 1), (3, 1), ["mine"],
+         "`mine` differed by process: those of process 2 are what process 0 had."),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_another_size(
+    old: tuple[int, int], new: tuple[int, int], names: list[str] | None, said: str
+) -> None:
+    lie = f"Arrays over several processes lie on {new[0]} × {new[1]} devices now, not on "
+    first = [f"{lie}{old[0]} × {old[1]}."] if new != old else []
+    assert [*resized_notes(old, new, "is gone", names)] == [*first, *([said] if said else [])]
 
 
 # ------------------------------------------------------------------ how long an array is waited for
@@ -264,27 +253,23 @@ def spread(ready: list[bool], boxes: str = "") -> Any:
     return SimpleNamespace(is_ready=lambda: all(ready), sharding=sharding, shape=(), _arrays=parts)
 
 
-def waited(monkeypatch: pytest.MonkeyPatch, *dead: int, is_given_up: bool = False) -> float:
-    """Returns for how long an array over processes 0 and 1 is waited for that does not come."""
-    clock = Clock()
-    monkeypatch.setattr(process_recovering, "time", clock)
-    array = spread([False])
-    with pytest.raises(pickle.PicklingError, match="its computation had not ended"):
-        Reader(frozenset(dead), is_given_up)(array)
-    return clock.now - 100.0
-
-
 @pytest.mark.parametrize(
-    ("dead", "seconds"), [((), PENDING_SECONDS), ((2,), PENDING_SECONDS), ((1,), DEAD_SECONDS)]
+    ("dead", "is_given_up", "seconds"),
+    [
+        ((), False, PENDING_SECONDS),
+        ((2,), False, PENDING_SECONDS),
+        ((1,), False, DEAD_SECONDS),
+        ((), True, DEAD_SECONDS),  # by the user
+    ],
 )
 def test_what_a_dead_process_took_part_in_is_not_waited_for_long(
-    monkeypatch: pytest.MonkeyPatch, dead: tuple[int, ...], seconds: float
+    monkeypatch: pytest.MonkeyPatch, dead: tuple[int, ...], is_given_up: bool, seconds: float
 ) -> None:
-    assert waited(monkeypatch, *dead) == pytest.approx(seconds, abs=0.1)
-
-
-def test_what_the_user_has_given_up_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert waited(monkeypatch, is_given_up=True) == pytest.approx(DEAD_SECONDS, abs=0.1)
+    clock = Clock()
+    monkeypatch.setattr(process_recovering, "time", clock)
+    with pytest.raises(pickle.PicklingError, match="its computation had not ended"):
+        Reader(frozenset(dead), is_given_up)(spread([False]))
+    assert clock.now - 100.0 == pytest.approx(seconds, abs=0.1)
 
 
 @pytest.mark.parametrize(
