@@ -21,33 +21,24 @@ def written(given: Allowance, texts: list[str], seconds: float = 0.0) -> str:
     return "".join(given.take(text, lambda: seconds) for text in texts)
 
 
-def test_what_fits_is_sent_as_it_comes():
-    given = Allowance(3, 100, 0.0)
-    assert written(given, ["a\n", "b", "\n", "c\n"]) == "a\nb\nc\n"
-    assert not given.is_pending
-    assert given.end() == ""
-
-
 def test_the_end_of_the_rest_follows_its_count():
+    few = Allowance(3, 100, 0.0)
+    assert written(few, ["a\n", "b", "\n", "c\n"]) + few.end() == "a\nb\nc\n"
+    one = Allowance(1, 100, 0.0)
+    assert (written(one, ["a\nb\nc\n"]), one.end(), one.dropped_chars) == ("a\n", "b\nc\n", 0)
     given = Allowance(3, 10**9, 0.0)
     lines = [f"line {i:06}\n" for i in range(10_000)]
     assert written(given, lines) == "".join(lines[:3])
     first, *kept = given.end().splitlines(keepends=True)
     missing = 10_000 - 3 - len(kept)
-    assert first == f"… {plural(missing, 'line')} ({format_count(missing * 12)} " + (
-        "characters) not kept\n"
-    )
+    count = f"{plural(missing, 'line')} ({format_count(missing * 12)} characters)"
+    assert first == f"… {count} not kept\n"
     assert kept == lines[-len(kept) :]
     assert TAIL_CHARS - 12 < len("".join(kept)) <= TAIL_CHARS
     assert (given.dropped_lines, given.dropped_chars) == (missing, missing * 12)
     assert not given.is_pending
-
-
-def test_nothing_is_said_where_nothing_is_missing():
-    given = Allowance(1, 100, 0.0)
-    assert written(given, ["a\nb\nc\n"]) == "a\n"
-    assert given.end() == "b\nc\n"
-    assert given.dropped_chars == 0
+    shares = [share_of(count)[0] for count in (1, 8, 1_000)]
+    assert shares == [allowance.TOTAL_LINES, allowance.TOTAL_LINES // 8, allowance.LEAST_LINES]
 
 
 @pytest.mark.parametrize("piece", [1, 7, 999, 1_001, 300_000])
@@ -86,13 +77,6 @@ def test_a_bar_that_moves_for_hours_is_no_flood():
     assert not given.full
 
 
-def test_few_processes_have_larger_shares_and_many_have_enough():
-    assert share_of(1) == (allowance.TOTAL_LINES, allowance.TOTAL_CHARS)
-    assert share_of(8)[0] * 8 == allowance.TOTAL_LINES
-    assert share_of(8)[0] >= 20_000
-    assert share_of(1_000) == (allowance.LEAST_LINES, allowance.LEAST_CHARS)
-
-
 # ------------------------------------------------------------------ values and displays
 
 
@@ -106,13 +90,9 @@ def test_a_long_repr_is_cut_and_that_is_said():
 
 def test_large_html_is_left_out_and_that_is_said():
     html = "h" * (process_output.MAX_DATA_CHARS + 1)
-    kept = process_output.bounded(
-        {"text/plain": "a table", "text/html": html, "image/png": "iVBOR"}
-    )
-    assert kept == {
-        "text/plain": "a table\n… its text/html is not shown: 33 554 433 characters",
-        "image/png": "iVBOR",
-    }
+    bundle = {"text/plain": "a table", "text/html": html, "image/png": "iVBOR"}
+    said = "a table\n… its text/html is not shown: 33 554 433 characters"
+    assert process_output.bounded(bundle) == {"text/plain": said, "image/png": "iVBOR"}
 
 
 def test_a_widget_is_refused_with_a_sentence():

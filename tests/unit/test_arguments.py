@@ -261,10 +261,3 @@ def test_a_layout_is_of_one() -> None:
     for line in ("", "x y"):
         with pytest.raises(UsageError, match="%spmd_layout x"):
             only_name(layout_parser().parse_line(line).names)
-
-
-def test_help_tells_how_a_line_is_written() -> None:
-    for parser in (pull_parser(), push_parser(), layout_parser()):
-        text = parser.format_help()
-        assert text.startswith(f"usage: {parser.prog} NAME")
-        assert parser.parse_line("-h x").help

@@ -109,17 +109,9 @@ def test_debuggers_ask_one_after_the_other() -> None:
     assert asks(queue, 0.0) == 0
     queue.answered(queue.waiting[1], "next", 1.0)
     assert asks(queue, 1.0) is None  # it will ask again
+    assert asks(queue, 1.0 + TURN_SECONDS) == 1  # unless it takes too long
     queue.take(question(0, number=2, alone=True), 1.5)
     assert asks(queue, 1.5) == 0
     queue.answered(queue.waiting[1], "continue", 2.0)
     queue.take(question(0, number=0, alone=True), 2.0)
     assert asks(queue, 2.0) == 1
-
-
-def test_a_debugger_that_does_not_ask_again_may_wait_for_another() -> None:
-    queue = QuestionQueue()
-    queue.take(question(0, alone=True), 0.0)
-    queue.take(question(1, alone=True), 0.0)
-    queue.answered(queue.waiting[0], "next", 0.0)
-    assert asks(queue, 0.0) is None
-    assert asks(queue, TURN_SECONDS) == 1

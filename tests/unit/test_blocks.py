@@ -85,13 +85,6 @@ def test_preview_leaves_out_the_middle_of_rows_and_columns():
     assert matrix.rows[6][-1] == "99"
 
 
-def test_preview_shows_the_first_slices_of_more_dimensions():
-    values = np.arange(2 * 8 * 2 * 2).reshape(2, 8, 2, 2)
-    slices = preview(values.shape, corner_of(values))
-    assert [s.leading for s in slices] == [(0, 0), (0, 1)]
-    assert slices[1].rows == (("4", "5"), ("6", "7"))
-
-
 def test_preview_marks_what_nobody_told():
     assert preview((2,), [((0,), "1.5")]) == [PreviewSlice((), (("1.5", "?"),))]
     assert preview((2,), []) == []

@@ -209,14 +209,6 @@ def test_an_ordinary_cell_is_small_and_quick():
     assert (time.process_time() - begin) / 100 < 0.02
 
 
-def test_lines_being_rewritten_begin_below_each_other():
-    lines = [
-        MergedLine("stderr", frozenset({0}), "step 1"),
-        MergedLine("stderr", frozenset({1, 2, 3}), "step 2"),
-    ]
-    assert live_card(lines).text == "[0]   step 1\n[1-3] step 2"
-
-
 def test_bars_of_several_processes_are_one():
     bars = [
         MergedLine("stderr", frozenset({0}), "epoch: 100%|####| 40/40 [00:09<00:00]"),

@@ -58,24 +58,16 @@ def test_errors_that_differ_only_in_ports_and_addresses_are_one():
 
     errors = {i: lost(36000 + i, 0x7F0000000000 + i) for i in range(3)}
     result = cell([None] * 4, errors={**errors, 3: lost(1, 2)})
-    assert [g.processes for g in card_error.error_groups(result)] == [
-        (0, 1, 2),
-        (3,),
-    ]  # 0x2 is short
+    groups = [g.processes for g in card_error.error_groups(result)]
+    assert groups == [(0, 1, 2), (3,)]  # 0x2 is short
     other = replace(errors[1], traceback=errors[1].traceback.replace("py:1000", "py:1001"))
     result = cell([None] * 2, errors={0: errors[0], 1: other})
     assert len(card_error.error_groups(result)) == 2
-
-
-def test_errors_of_which_other_lines_are_shown_around_are_one():
     short = "Cell In[2], line 3, in R.f\n----> 3 def f(self): raise E\n\nE: no"
-    more = "Cell In[2], line 3, in R.f\n      2 class R:\n----> 3     def f(self): raise E\n\nE: no"
-    errors = {i: ProcessError("E", "no", text, "", 3) for i, text in enumerate([short, more])}
-    assert [g.processes for g in card_error.error_groups(cell([None] * 2, errors=errors))] == [
-        (0, 1)
-    ]
-    other = replace(errors[1], traceback=more.replace("R.f", "R.g"))
-    assert len(card_error.error_groups(cell([None] * 2, errors={**errors, 1: other}))) == 2
+    more = short.replace("\n---", "\n      2 class R:\n---").replace(" 3 def", " 3     def")
+    for text, count in ((more, 1), (more.replace("R.f", "R.g"), 2)):
+        shown = {i: ProcessError("E", "no", each, "", 3) for i, each in enumerate([short, text])}
+        assert len(card_error.error_groups(cell([None] * 2, errors=shown))) == count
 
 
 def test_of_a_long_message_the_beginning_is_shown_once():

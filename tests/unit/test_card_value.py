@@ -16,12 +16,11 @@ def test_same_value_is_shown_once_and_says_that_bytes_were_compared():
     card = card_cell.cell_card(cell([value("42", b"x")] * 4))
     assert card.text == "42\n— identical on 4 processes (byte-compared)\n4 processes · 0.31 s"
     assert card.html.count("42") == 1
-
-
-def test_value_of_one_process_of_many_is_named():
-    card = card_value.value_card(cell([value("42", b"x")], num_processes=4))
-    assert card.text == "42\n— process 0"
+    one = card_value.value_card(cell([value("42", b"x")], num_processes=4))
+    assert one.text == "42\n— process 0"
     assert card_value.value_card(cell([value("42", b"x")])).text == "42"
+    assert card_value.value_card(cell([None])).html == ""
+    assert card_cell.cell_card(cell([None])).text == "1 process · 0.31 s"
 
 
 def test_values_that_differ_are_a_table_with_equal_ones_merged():
@@ -52,7 +51,9 @@ def test_outputs_all_and_first():
     result = cell([value("4", b"2")] * 2)
     assert card_value.value_card(result, "all").text == "[0] 4\n[1] 4"
     differing = cell([value("3", b"1"), value("4", b"2")])
-    assert card_value.value_card(differing, "first").text.startswith("[0] 3\n— the first process's")
+    text = card_value.value_card(differing, "first").text
+    assert text.startswith("[0] 3\n— the first process's")
+    assert text.endswith("the others are in `spmd.last_result.per_process`")
     raised = cell([None, value("4", b"2")], errors={0: ProcessError("E", "no", "", "")})
     assert card_value.value_card(raised, "first").text == (
         "[1] 4\n— process 0 has no value: this is another process's"
@@ -69,11 +70,6 @@ def test_rich_values_show_the_first_and_the_others_a_click_away():
     assert "<td>0</td>" in card.html
     assert card.html.index("<td>0</td>") < card.html.index("<details")
     assert "no bytes that could be compared" in card.text
-
-
-def test_no_value_is_no_card():
-    assert card_value.value_card(cell([None])).html == ""
-    assert card_cell.cell_card(cell([None])).text == "1 process · 0.31 s"
 
 
 def test_what_the_first_process_displayed_too_is_not_shown_again():
@@ -151,8 +147,3 @@ def test_native_value():
     latex = ValueInfo("sympy.Expr", b"1", None, "", {"text/latex": "$x$", "text/plain": "x"})
     assert card_value.native_value(cell([latex] * 2)) == RichOutput(latex.mimebundle)
     assert card_value.native_value(cell([value("42", b"1")] * 2)) is None
-
-
-def test_the_first_value_says_where_the_others_are():
-    card = card_value.value_card(cell([value("3", b"1"), value("4", b"2")]), "first")
-    assert card.text.endswith("the others are in `spmd.last_result.per_process`")

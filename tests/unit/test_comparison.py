@@ -253,6 +253,21 @@ def test_the_code_that_compares_on_a_process() -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"specs": {}}, "Give each sharding a name"),
+        ({"specs": {1: "P()"}}, "A variant's name must be text, not 1"),
+        ({"out_specs": {"b": "P()"}}, "There is no variant 'b': `specs` has 'a'"),
+        ({"repeats": 0}, "`repeats` is a whole number from 1, not 0"),
+    ],
+)
+def test_what_is_no_comparison(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        jaxnb.compare(print, (), **{"specs": {"a": None}} | settings)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("call", "settings", "said"),
     [
         ("f", {}, "`f` is not a call"),
@@ -265,21 +280,6 @@ def test_what_is_no_expression(call: str, settings: dict[str, object], said: str
              "repeats": None, "run": True} | settings  # fmt: skip
     with pytest.raises(UsageError) as caught:
         comparing.code_of(call, **given)  # type: ignore[arg-type]
-    assert said in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"specs": {}}, "Give each sharding a name"),
-        ({"specs": {1: "P()"}}, "A variant's name must be text, not 1"),
-        ({"out_specs": {"b": "P()"}}, "There is no variant 'b': `specs` has 'a'"),
-        ({"repeats": 0}, "`repeats` is a whole number from 1, not 0"),
-    ],
-)
-def test_what_is_no_comparison(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        jaxnb.compare(print, (), **{"specs": {"a": None}} | settings)
     assert said in str(caught.value)
 
 

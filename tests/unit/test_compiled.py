@@ -281,11 +281,6 @@ def test_what_does_not_depend_on_devices_is_run(made: str) -> None:
     assert "a" in piece.bound
 
 
-def test_names_within_functions_and_comprehensions_are_not_bound() -> None:
-    code = "def f(x):\n    y = [z for z in x]\n    return y\nb = [z for z in 'ab']"
-    assert [each.bound for each in pieces_of([CellRequest(cell=1, code=code)])] == [("f",), ("b",)]
-
-
 def test_magics_are_left_out_and_lines_count_on() -> None:
     cells = [
         CellRequest(cell=9, first_line=2, code="%time\n!ls\n\na = 1; b = 2\n@jit\ndef f(): pass\n"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +18,7 @@ from jaxnb.launch.deaths import (
     DumpFilter,
     OomKills,
     death_error,
-    describe_status,
     last_lines,
-    quiet,
     undated,
 )
 from jaxnb.launch.forkserver import LAST_WORDS_SECONDS, Child
@@ -29,16 +26,9 @@ from jaxnb.launch.forkserver import LAST_WORDS_SECONDS, Child
 
 def pieces_of(rank: int, peers: int) -> list[str]:
     """gloo's message in the pieces that it writes."""
-    return [
-        "[Gloo] Rank ",
-        str(rank),
-        " is connected to ",
-        str(peers),
-        " peer ranks. ",
-        "Expected number of connected peer ranks is : ",
-        str(peers),
-        "\n",
-    ]
+    expected = "Expected number of connected peer ranks is : "
+    begin = ["[Gloo] Rank ", str(rank), " is connected to ", str(peers), " peer ranks. "]
+    return [*begin, expected, str(peers), "\n"]
 
 
 LINE = "".join(pieces_of(1, 3)).rstrip("\n")
@@ -67,17 +57,9 @@ def bursts(draw: st.DrawFn) -> str:
 
 
 LOOKS_LIKE_GLOOS = [
-    "[Gloo] Rank 1 is stuck",
-    f"my {LINE}",
-    f"{LINE} or so",
-    "3",
-    "",
-    "1" * 24,
-    "[Gloo] Rank ",
-    "[Gloo] Rank 1",
-    " peer ranks.",
-    "3 peer ranks. Expected number of connected peer ranks is : 3",
-]
+    "[Gloo] Rank 1 is stuck", f"my {LINE}", f"{LINE} or so", "3", "", "1" * 24, "[Gloo] Rank ",
+    "[Gloo] Rank 1", " peer ranks.", "3 peer ranks. Expected number of connected peer ranks is : 3",
+]  # fmt: skip
 looks_like_gloos = st.sampled_from(LOOKS_LIKE_GLOOS)
 lines = st.one_of(st.text(max_size=30).map(lambda s: s.replace("\n", "\r")), looks_like_gloos)
 texts = st.lists(lines, max_size=4).map(lambda each: "".join(line + "\n" for line in each))
@@ -134,15 +116,6 @@ def test_the_beginning_of_a_line_can_be_had_before_its_end() -> None:
     assert chatter.feed(f"\n{LINE}\nafter\n") == "\nafter\n"
 
 
-def test_many_threads_at_once() -> None:
-    threads = [pieces_of(5, 15) for _ in range(64)]
-    random.seed(0)
-    burst = ""
-    while threads := [each for each in threads if each]:
-        burst += random.choice(threads).pop(0)
-    assert quiet(f"before\n{burst}after\n") == "before\nafter\n"
-
-
 def test_a_dump_is_held_until_it_is_known_who_died() -> None:
     dump = "Fatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n"
     held = DumpFilter()
@@ -163,26 +136,14 @@ def test_what_was_written_long_before_a_death_is_not_of_it() -> None:
 
 
 def test_the_words_before_a_dump_are_kept_and_the_dump_is_not() -> None:
-    dump = (
-        "Fatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n" + "  File x\n" * 99
-    )
-    dump += (
-        "\nCurrent thread 0x2 (most recent call first):\n  File cell\n\nExtension modules: a, b\n"
-    )
-    tail = "".join(f"line {i}\n" for i in range(99)) + "the last words\n" + dump
-    text = last_lines(Death("engine", 1, 2, -6, tail))
-    assert "the last words" in text
-    assert "Fatal Python error: Aborted" in text
-    assert "File cell" in text
+    dump = "Fatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n"
+    dump += "  File x\n" * 99 + "\nCurrent thread 0x2 (most recent call first):\n  File cell\n"
+    tail = "".join(f"line {i}\n" for i in range(99)) + f"the last words\n{dump}"
+    text = last_lines(Death("engine", 1, 2, -6, f"{tail}\nExtension modules: a, b\n"))
+    for kept in ("the last words", "Fatal Python error: Aborted", "File cell"):
+        assert kept in text
     assert "Extension modules" not in text
     assert len(text.splitlines()) < LAST_LINES + 12
-
-
-def test_how_it_ended_in_words() -> None:
-    assert describe_status(-9) == "was killed by SIGKILL"
-    assert describe_status(3) == "ended with exit status 3"
-    assert describe_status(None) == "ended"
-    assert describe_status(-250) == "was killed by signal 250"
 
 
 # ------------------------------------------------------------------- what the kernel's counters say
@@ -202,22 +163,25 @@ def test_only_a_counter_that_has_grown_says_so(tmp_path: Path, text: str) -> Non
     file.write_text(text.format(7))
     assert kills.judge(DEATH).out_of_memory
     assert not kills.judge(DEATH).out_of_memory  # it was another one
-
-
-def test_where_no_counter_may_be_read_nothing_is_said(tmp_path: Path) -> None:
     assert not OomKills([tmp_path / "gone"]).judge(DEATH).out_of_memory
-    assert OomKills().judge(replace(DEATH, status=7)) == replace(DEATH, status=7)
 
 
-def test_what_is_said() -> None:
-    plain, of_memory = (
-        str(death_error(replace(DEATH, out_of_memory=oom), 4)) for oom in (False, True)
-    )
-    assert "memory" not in plain
-    assert "Likely out of memory" in of_memory
-    for text in (plain, of_memory):
-        assert text.startswith("Process 1 of 4 (pid 31337) was killed by SIGKILL.")
-        assert "%spmd_recover" in text
+@pytest.mark.parametrize(
+    ("out_of_memory", "status", "said"),
+    [
+        (False, -9, "was killed by SIGKILL"),
+        (True, -9, "Likely out of memory"),
+        (False, 3, "ended with exit status 3"),
+        (False, -250, "was killed by signal 250"),
+    ],
+)
+def test_what_is_said(out_of_memory: bool, status: int, said: str) -> None:
+    death = replace(DEATH, out_of_memory=out_of_memory, status=status)
+    text = str(death_error(death, 4))
+    assert text.startswith("Process 1 of 4 (pid 31337) ")
+    assert said in text
+    assert ("memory" in text) == out_of_memory
+    assert "%spmd_recover" in text
 
 
 def test_all_who_died_are_named() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -95,14 +95,11 @@ def dumped(value: Any) -> bytes:
     "wrapped",
     [
         lambda s: s,
-        frozenset,
         lambda s: {"vocabulary": s},
-        lambda s: [1, (s, 2)],
         lambda s: {frozenset(s): 1},
         lambda s: {(frozenset(s), 1), (frozenset(), 2)},
         lambda s: Pair(s, 1),
         lambda s: Box({"a": s}),
-        lambda s: OrderedDict(a=s),
         lambda s: defaultdict(set, a=s),
     ],
 )
@@ -116,16 +113,9 @@ def test_the_order_in_which_a_set_was_filled_does_not_count(wrapped: Any) -> Non
 
 SETS = st.frozensets(st.integers(0, 300).map(lambda n: n * 64))
 ELEMENTS = st.lists(
-    st.one_of(
-        st.integers(),
-        st.text(),
-        st.binary(),
-        st.tuples(st.integers(), st.text()),
-        SETS,
-        st.none(),
-        st.floats(0.1, 0.9),
-    )
-)
+    st.integers() | st.text() | st.binary() | st.tuples(st.integers(), st.text()) | SETS | st.none()
+    | st.floats(0.1, 0.9)
+)  # fmt: skip
 
 
 @given(elements=ELEMENTS, other=ELEMENTS, data=st.data())
@@ -135,21 +125,16 @@ def test_any_elements(elements: list[Any], other: list[Any], data: Any) -> None:
     assert (dumped(set(elements)) == dumped(set(other))) is (set(elements) == set(other))
 
 
+ITSELF: list[Any] = [{1, 2}]
+ITSELF.append(ITSELF)
+
+
 @pytest.mark.parametrize(
-    "value", [[1, 2], {"b": 1, "a": 2}, {1}, set(), "text", Odd({1, 2}), Box([1]), [[], {}]]
+    "value", [[1, 2], {"b": 1, "a": 2}, {1}, set(), "text", Odd({1, 2}), Box([1]), [[], {}], ITSELF]
 )
 def test_what_has_no_set_of_several_is_itself(value: Any) -> None:
     assert in_one_order(value) is value
-
-
-def test_dicts_keep_their_order() -> None:
-    assert dumped({"b": {1, 2}, "a": 1}) != dumped({"a": 1, "b": {1, 2}})
-
-
-def test_what_holds_itself_is_left_as_it_is() -> None:
-    value: list[Any] = [{1, 2}]
-    value.append(value)
-    assert in_one_order(value) is value
+    assert dumped({"b": {1, 2}, "a": 1}) != dumped({"a": 1, "b": {1, 2}})  # dicts have an order
 
 
 def test_what_has_many_parts_is_not_sorted() -> None:
@@ -227,7 +212,7 @@ def test_whose_memory_is_given_away_is_followed_whenever_it_was_there() -> None:
         process = Process()
         held = Result("w1", is_there=was_there)
         process.dispatches(held, axes=("d",))
-        process.dispatches(Result("loss", is_there=True), name="loss")
+        process.dispatches(Result("loss", is_there=True), name="loss")  # which is not followed
         for turn in range(2, 5):
             given, held = held, Result(f"w{turn}", is_there=True)
             given.is_given_away = True
@@ -235,10 +220,3 @@ def test_whose_memory_is_given_away_is_followed_whenever_it_was_there() -> None:
         process.results.look()
         assert process.digested[-1:] == [("w4", 5)]  # the same one on all processes
         assert process.digested[:-1] == [("w1", 1)] * was_there
-
-
-def test_of_programs_that_check_their_results_nothing_is_followed() -> None:
-    process = Process()
-    process.dispatches(Result("w", is_there=True))
-    process.results.look()
-    assert process.digested == []

@@ -210,19 +210,6 @@ def compared(mine: str, its: str) -> tuple[str, list[str]]:
     return found.summary, [line[2:] for line in text_of(found).splitlines()]
 
 
-def test_each_operation_stands_once_with_its_source() -> None:
-    assert [(line.text, line.source) for line in program_lines(HLO, FRAMES)] == [
-        ("entry_computation_layout={(f32[2]{0})->f32[]}", ""),
-        ("num_a=4", ""),
-        ("f32[] parameter(0)", ""),
-        ("ROOT f32[] add(f32[] tmp_0, f32[] tmp_0)", "<cell 3>:5"),
-        ("f32[2]{0} parameter(0)", ""),
-        ("f32[] constant(3)", "<cell 3>:5"),
-        ("f32[2]{0} broadcast(f32[] tmp_1), dimensions={}", "<cell 3>:5"),
-        ('ROOT f32[] reduce(f32[2]{0} tmp_2, f32[] tmp_1), backend_config={"x":1}', "<cell 3>:5"),
-    ]
-
-
 def test_a_constant_is_named_with_its_values() -> None:
     summary, lines = compared(HLO, HLO.replace("constant(3)", "constant(4)"))
     assert summary == (

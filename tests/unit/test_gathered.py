@@ -27,7 +27,7 @@ from jaxnb.arrays.gathered import (
     numpy_dtype,
 )
 from jaxnb.arrays.lost import LostArray, Record
-from jaxnb.errors import ArrayGoneError, JaxnbError, ValueGoneError
+from jaxnb.errors import ArrayGoneError, JaxnbError
 from jaxnb.model.arrays import ArrayInfo, ShardInfo
 from support.arrays import DTYPES, dtype_of
 
@@ -135,23 +135,6 @@ def test_wrong_indices_are_numpys_errors(index: Any) -> None:
     assert not x.is_here
 
 
-def test_keys_have_words() -> None:
-    words = np.arange(12, dtype=np.uint32).reshape(2, 3, 2)
-    x, _ = gathered(words, dtype="key<fry>", word_shape=(2,))
-    assert (x.shape, x.dtype) == ((2, 3, 2), np.uint32)
-    assert "key<fry>[2, 3]" in repr(x)
-    np.testing.assert_array_equal(x[1, 2], words[1, 2])
-    np.testing.assert_array_equal(x[1, 2, 0], words[1, 2, 0])
-    np.testing.assert_array_equal(x, words)
-
-
-def test_a_shards_own_data() -> None:
-    x, reader = gathered(X)
-    np.testing.assert_array_equal(x.shards[1].data, X)
-    assert reader.wanted[0].shard == x.info.shards[1]
-    assert not x.is_here
-
-
 @pytest.mark.parametrize("ufunc", [np.add, np.matmul, np.hypot])
 def test_nothing_is_written_into_it(ufunc: np.ufunc) -> None:
     x, _ = gathered(np.ones((3, 3)))
@@ -188,12 +171,6 @@ def test_scalars(value: float, spec: str) -> None:
         iter(x)
     with contextlib.nullcontext() if value == 7 else pytest.raises(TypeError):
         assert [*range(10)][x] == 7
-
-
-def test_rounding() -> None:
-    x, _ = gathered(np.array(2.567, np.float32))
-    assert (round(x, 2), round(x)) == (np.float32(2.57), 3)
-    np.testing.assert_array_equal(round(gathered(X / 8)[0], 1), np.round(X / 8, 1))
 
 
 def test_more_than_a_scalar() -> None:
@@ -278,14 +255,6 @@ def test_a_region_of_a_region(data: st.DataObject) -> None:
     second = data.draw(basic_indices(np.shape(expected), allow_newaxis=True))
     np.testing.assert_array_equal(part[second], np.asarray(expected)[second])
     np.testing.assert_array_equal(part, expected)
-
-
-def test_what_could_not_be_read_no_longer_says_that_it_can() -> None:
-    x, reader = gathered(X)
-    reader.error = ValueGoneError("deleted")
-    with pytest.raises(ValueGoneError):
-        np.asarray(x)
-    assert repr(x).endswith("over 2 processes, could not be read>")
 
 
 # ---------------------------------------------------------------------- dtypes

@@ -175,7 +175,6 @@ def test_it_is_bounded_and_says_so() -> None:
     [
         ("# Train\nimport jax\nfrom a.b import c\n\nstep(x)", "step(x)"),
         ("import jax\n# no more", "import jax"),
-        ("important = 1", "important = 1"),
         ("", ""),
     ],
 )

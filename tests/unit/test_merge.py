@@ -97,14 +97,6 @@ def test_an_extra_line_of_one_process_does_not_break_the_rest_and_does_not_wait(
     assert labelled(merger.drain(0.0)) == ["[0-1] A", "[1] X", "[0-1] B", "[0-1] C"]
 
 
-def test_many_extra_lines_are_looked_past():
-    extra = "".join(f"x{i}\n" for i in range(100))
-    merger = fed("A\n", "A\n", extra + "A\n")
-    lines = merger.drain(0.0)
-    assert len(lines) == 101
-    assert lines[-1].labelled() == "[0-2] A"
-
-
 def test_subsets_merge_among_themselves():
     merger = fed("start\nhost a\nend\n", "start\nhost a\nend\n", "start\nhost b\nend\n")
     assert labelled(merger.close(0.0)) == [
@@ -124,12 +116,6 @@ def test_private_lines_between_anchors_alternate_by_row():
         "[1] p1 b",
         "[0-1] end",
     ]
-
-
-def test_an_anchor_that_waited_long_enough_takes_unexpired_lines_with_it():
-    merger = fed("A\n", "", "")
-    merger.feed(1, "stdout", "x\nA\n", IN_STEP_SECONDS - 0.01)
-    assert labelled(merger.drain(IN_STEP_SECONDS)) == ["[1] x", "[0-1] A"]
 
 
 def test_stdout_and_stderr_merge_apart_in_whatever_order_they_arrive():
@@ -171,15 +157,6 @@ def test_the_rows_of_what_one_has_printed_stay_together():
     apart.feed(1, "stdout", texts[0], 9.0)
     again = merged_again([*lines, *apart.close(9.0)])
     assert labelled(again) == [f"[0-1] {line}" for line in texts[0].splitlines()]
-
-
-def test_a_line_that_is_rewritten_may_be_one_of_those():
-    assert [line.text for line in fed("a\n b\n c\x1b[A\r d\n").close(0.0)] == ["a", " d", " c"]
-
-
-def test_lines_that_are_all_indented_are_rows():
-    merger = fed("  a 0\n  b 0\n", "  a 1\n  b 1\n")
-    assert labelled(merger.close(0.0)) == ["[0]   a 0", "[1]   a 1", "[0]   b 0", "[1]   b 1"]
 
 
 def test_a_line_without_its_newline_is_live_then_ordinary():

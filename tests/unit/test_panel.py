@@ -17,7 +17,7 @@ from jaxnb.session.panel import (
     is_in_jax,
     waits,
 )
-from jaxnb.session.reasons import awaited, line_text, silent_reason, threads_reason
+from jaxnb.session.reasons import awaited, silent_reason, threads_reason
 
 CELL = StackEntry("<cell 7>", 3, "<module>", "y = f(x)", 7)
 IN_JAX = StackEntry("/v/site-packages/jax/_src/array.py", 9, "ArrayImpl._value", "", None)
@@ -44,40 +44,47 @@ def seen(*looks: list[Whereabouts], asked: tuple[int, ...] = (0, 1, 2)) -> Stand
     return found
 
 
-@pytest.mark.parametrize("stack", [(CELL,), (CELL, IN_JAX), (CELL, MULTIHOST), (IN_JAX,)])
-def test_a_cells_line_and_jax_may_wait_in_cpp(stack: tuple[StackEntry, ...]) -> None:
-    assert is_in_jax(at(*stack))
-    assert not waits(at(*stack))
+@pytest.mark.parametrize(
+    ("stack", "in_jax", "is_waiting"),
+    [
+        # A cell's line and JAX may wait in C++.
+        ((CELL,), True, False),
+        ((CELL, IN_JAX), True, False),
+        ((CELL, MULTIHOST), True, False),
+        ((IN_JAX,), True, False),
+        # Other Python code does not.
+        ((CELL, QUEUE), False, False),
+        ((CELL, IN_JAX, QUEUE), False, False),
+        ((), False, False),
+        # Who asks others waits.
+        ((CELL, ASKS), False, True),
+        ((TOLD, QUEUE), False, True),
+    ],
+)
+def test_who_waits_in_jax_or_for_others(
+    stack: tuple[StackEntry, ...], in_jax: bool, is_waiting: bool
+) -> None:
+    assert (is_in_jax(at(*stack)), waits(at(*stack))) == (in_jax, is_waiting)
 
 
-def test_other_python_code_does_not() -> None:
-    for where in at(CELL, QUEUE), at(CELL, IN_JAX, QUEUE), at(), Whereabouts(0, ()):
-        assert not is_in_jax(where)
-
-
-@pytest.mark.parametrize("entry", [ASKS, TOLD])
-def test_who_asks_others_waits(entry: StackEntry) -> None:
-    for where in at(CELL, entry), at(entry, QUEUE):
-        assert waits(where)
-        assert not is_in_jax(where)
-
-
-def test_what_a_stack_tells() -> None:
-    turn = StackEntry("/x/jaxnb/lockstep/process_turns.py", 40, "Turns.begin", "", None)
-    loop = StackEntry("/usr/lib/python3/cmd.py", 134, "Cmd.cmdloop", "", None)
-    inner = StackEntry("/jax/_src/compiler.py", 9, "backend_compile", "", None)
-    compiles = replace(at(CELL), compiling=Compiling("jit(f)"))
-    awaits = replace(at(CELL), compiling=Compiling("jit(f)", 2))
-    assert [doing(each) for each in (at(CELL), at(CELL, inner), compiles, awaits)] == [
-        "",
-        "compiling",
-        "compiling `jit(f)`",
-        "for process 2 to compile `jit(f)`",
-    ]
-    assert waits(awaits)
-    assert doing(at(CELL, loop, QUESTION)) == "at a breakpoint"
-    assert doing(at(CELL, QUESTION)) == "waiting for an answer to its input()"
-    assert doing(at(CELL, turn)) == "waiting until another of its threads has dispatched"
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        (at(CELL), ""),
+        (at(CELL, StackEntry("/jax/_src/compiler.py", 9, "backend_compile", "", None)),
+         "compiling"),
+        (replace(at(CELL), compiling=Compiling("jit(f)")), "compiling `jit(f)`"),
+        (replace(at(CELL), compiling=Compiling("jit(f)", 2)), "for process 2 to compile `jit(f)`"),
+        (at(CELL, StackEntry("/usr/lib/python3/cmd.py", 134, "Cmd.cmdloop", "", None), QUESTION),
+         "at a breakpoint"),
+        (at(CELL, QUESTION), "waiting for an answer to its input()"),
+        (at(CELL, StackEntry("/x/jaxnb/lockstep/process_turns.py", 40, "Turns.begin", "", None)),
+         "waiting until another of its threads has dispatched"),
+    ],
+)  # fmt: skip
+def test_what_a_stack_tells(where: Whereabouts, said: str) -> None:
+    assert doing(where) == said
+    assert not said.startswith("for process 2") or waits(where)
 
 
 def test_who_is_at_one_line_is_shown_together() -> None:
@@ -122,14 +129,6 @@ def test_the_silent_count_from_when_they_fell_silent() -> None:
     assert (nobody.silent, nobody.silent_seconds(), nobody.all_seconds()) == ({0, 1, 2}, 2, 2)
 
 
-def test_the_line_is_the_innermost_of_a_cell() -> None:
-    assert line_text(at(CELL, IN_JAX)) == "at line 3: `y = f(x)`"
-    inner = StackEntry("<cell 5>", 12, "step", "return g(x)", 5)
-    assert line_text(at(CELL, inner, IN_JAX)) == "at line 12: `return g(x)`"
-    assert line_text(at(replace(CELL, source=""))) == "at line 3"
-    assert line_text(at(QUEUE)) == ""
-
-
 @pytest.mark.parametrize(
     ("where", "expected"), [(at(CELL), True), (at(CELL, QUEUE), True), (at(), False)]
 )
@@ -171,6 +170,7 @@ def test_who_is_awaited_may_wait_itself() -> None:
     assert awaited([3], chain) == set()
     assert awaited([0, 2, 3], [asking(i) for i in (0, 2, 3)]) == {1}
     assert awaited([0], [asking(0, "other")]) == set()
+    assert "conductor (pid 77)" in silent_reason(3.2, 77).text
 
 
 def test_threads_differ() -> None:
@@ -196,8 +196,3 @@ def test_threads_differ() -> None:
     text, cause = reason(*(asking(i, "other", inputs=b"%d" % i) for i in range(4)), *older)
     assert cause == "input"
     assert threads_reason([asking(0)]) is None
-
-
-def test_a_silent_conductor_is_named() -> None:
-    assert "conductor (pid 77)" in silent_reason(3.2, 77).text
-    assert "not answered for 3 s" in silent_reason(3.2, 77).text

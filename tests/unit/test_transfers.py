@@ -85,16 +85,6 @@ def test_a_slice_says_what_it_is() -> None:
     assert "0!" not in there.text + there.html
 
 
-def test_it_says_after_which_cell_it_was_pulled() -> None:
-    card = card_transfer.gathered_card(gathered(here=True), "pulled <b>after</b>")
-    assert "— pulled <b>after</b>" in card.text
-    assert "<b>after" not in card.html
-    there = card_transfer.gathered_card(gathered(), "pulled after cell [3]")
-    assert "until used, and while it is there: pulled after cell [3]" in " ".join(
-        there.text.split()
-    )
-
-
 def test_what_went_with_its_processes_is_said_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NoReader, "generation", 1)
     card = card_transfer.gathered_card(gathered())
@@ -116,15 +106,6 @@ def test_what_went_with_its_processes_is_said_to_be_gone(monkeypatch: pytest.Mon
 )
 def test_what_a_value_is(value: Any, text: str) -> None:
     assert type_of(value) == text
-
-
-def test_narrowed_dtypes() -> None:
-    value = {"w": np.zeros(1), "n": [np.zeros(1, np.int64)], "f": np.zeros(1, np.float32)}
-    assert card_transfer.narrowed(value, {"float32", "int32"}) == (
-        "float64 → float32, int64 → int32: jax_enable_x64 is off",
-    )
-    assert card_transfer.narrowed(value, {"float64", "int64", "float32"}) == ()
-    assert card_transfer.narrowed(3.0, {"float32"}) == ()
 
 
 def test_values_that_were_moved() -> None:
