@@ -35,7 +35,6 @@ def at(marked: str) -> Code | MagicLine | None:
         ("%%spmd\nx = jnp.|", "x = jnp."),
         ("%%spmd --ranks 1\nx\ny.|\nz", "x\ny.\nz"),
         ("\n\n%%spmd\nx|", "x"),
-        ("%%time\n%%spmd\nx|", "x"),
         ("%%spmd_compare f(x)\ndata = P|", "data = P"),
     ],
 )
@@ -64,8 +63,6 @@ def test_a_magics_own_name(marked: str, magic: str) -> None:
     [
         ("%%spmd --ch|\nx", "spmd", "--ch"),
         ("a = 1\n  %spmd_pull x|\nb", "spmd_pull", "x"),
-        ("r = %spmd x|", "spmd", "x"),
-        ("%%spmd_collectives --dev|\nf(x)", "spmd_collectives", "--dev"),
     ],
 )
 def test_behind_a_name_stands_a_line(marked: str, magic: str, text: str) -> None:

@@ -16,7 +16,7 @@ from jaxnb.arrays.card_array import array_card
 from jaxnb.cells.card_cell import cell_card
 from jaxnb.display.card import Card
 from jaxnb.display.markup import Run, ansi_runs, strip_ansi
-from jaxnb.display.text import fitted_rows, joined, labelled, text_table
+from jaxnb.display.text import fitted_rows, joined, labelled, spark, text_table
 from jaxnb.labels import (
     format_bytes,
     format_precisely,
@@ -113,6 +113,7 @@ def test_runs_hold_the_text_without_its_escapes(text: str):
 
 
 def test_tables_and_lines():
+    assert spark([0.0, 4.0, None, 8.0, 99.0], 8.0) == "▁▅ ██"
     assert text_table([["a", "bbb"], ["aaa", "b"]], ">>") == "    a  bbb\n  aaa    b"
     assert labelled([("[0]", "x\ny"), ("[1-3]", "z")]) == ["[0]   x\n      y", "[1-3] z"]
     assert one_line("a\n b " + "c" * 90, 10) == "a b ccccc…"

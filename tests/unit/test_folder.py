@@ -37,14 +37,13 @@ def base(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeBase]:
 
 def made_in(path: str) -> str:
     """The parent of a folder, which is removed."""
-    assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
+    made = Path(path)
+    assert stat.S_IMODE(made.stat().st_mode) == 0o700
     assert os.listdir(path) == [folder.OWNER]
-    os.unlink(os.path.join(path, folder.OWNER))
     with socket.socket(socket.AF_UNIX) as trial:
-        trial.bind(os.path.join(path, "x" * folder.LONGEST_NAME))
-    os.unlink(os.path.join(path, "x" * folder.LONGEST_NAME))
-    os.rmdir(path)
-    return os.path.dirname(path)
+        trial.bind(str(made / ("x" * folder.LONGEST_NAME)))
+    shutil.rmtree(path)
+    return str(made.parent)
 
 
 @pytest.mark.parametrize("name", ["plain", "with a space: ü%20#?"])

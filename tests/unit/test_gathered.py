@@ -165,6 +165,7 @@ def test_scalars(value: float, spec: str) -> None:
     assert (int(x), float(x), bool(x), complex(x)) == (int(value), float(value), True, value + 0j)
     assert format(x, spec) == (format(value, spec) if spec else repr(x))
     assert x == value
+    assert (round(x), round(x, 0)) == (round(value), round(value, 0))
     with pytest.raises(TypeError, match="unsized"):
         len(x)
     with pytest.raises(TypeError, match="0-d"):

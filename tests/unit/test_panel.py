@@ -132,9 +132,7 @@ def test_the_silent_count_from_when_they_fell_silent() -> None:
 @pytest.mark.parametrize(
     ("where", "expected"), [(at(CELL), True), (at(CELL, QUEUE), True), (at(), False)]
 )
-def test_who_goes_on_in_the_cell_has_caught_the_interrupt(
-    where: Whereabouts, expected: bool
-) -> None:
+def test_who_goes_on_in_the_cell_has_caught_it(where: Whereabouts, expected: bool) -> None:
     assert not has_caught_interrupt(where, 0.0)
     interrupted = replace(where, interrupted_seconds=0.5)
     assert has_caught_interrupt(interrupted, 0.5) is expected

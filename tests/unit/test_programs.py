@@ -33,8 +33,6 @@ def test_names_of_modules_and_computations_are_left_out() -> None:
     [
         ("lapack_strsm_ffi", "{uplo = 76 : ui8}", "{uplo = 85 : ui8}", False),
         ("xla_ffi_python_cpu_callback", "{index = 0 : ui64}", "{index = 3 : ui64}", True),
-        ("xla_ffi_python_gpu_callback", "{index = 0 : ui64}", "{index = 3 : ui64}", True),
-        ("xla_buffer_python_cpu_callback", "{index = 0 : ui64}", "{index = 3 : ui64}", True),
         ("my_ffi", "{index = 0 : ui64}", "{index = 3 : ui64}", False),
         ("mpi_ffi", f"{{comm = {ADDRESS} : i64}}", f"{{comm = {(1 << 32) + 8} : i64}}", True),
         ("mpi_ffi", f"{{comm = {ADDRESS} : i64}}", "{comm = 7 : i64}", False),

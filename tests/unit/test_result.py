@@ -187,12 +187,6 @@ def test_a_value_of_a_class_that_the_notebook_lacks_says_so() -> None:
     assert isinstance(raised.value.__cause__, AttributeError)
 
 
-def test_a_sharded_array_of_one_process_is_its_description() -> None:
-    info = array(0, QUARTERS, NONE)
-    info = replace(info, payload_note="it is spread over processes")
-    assert process(0, info).value == info.array
-
-
 def test_results_survive_a_pickle() -> None:
     cell = result(plain(1), plain(2))
     again = pickle.loads(pickle.dumps(cell))
@@ -223,10 +217,6 @@ def test_closed_by_the_user_is_not_broken_from_outside() -> None:
     assert issubclass(CellTimeoutError, CellError)
 
 
-def test_shown_without_frames() -> None:
-    assert UsageError("no such thing")._render_traceback_() == ["UsageError: no such thing"]
-
-
 def test_cell_error_shows_the_processes_tracebacks_first() -> None:
     error = CellError("process 0 raised", result=RESULT, rendering="[0-3]\nValueError: boom")
     assert error.result is RESULT
@@ -240,5 +230,6 @@ def test_cell_error_shows_the_processes_tracebacks_first() -> None:
 
 def test_notes_are_shown_below_the_message() -> None:
     error = UsageError("It cannot be done.")
+    assert error._render_traceback_() == ["UsageError: It cannot be done."]
     error.add_note("Do something else.")
     assert error._render_traceback_() == ["UsageError: It cannot be done.", "Do something else."]
