@@ -182,7 +182,6 @@ def test_the_card() -> None:
         ({"axes": (), "whole_axes": False}, ["all-reduce  no axis", "\n  no axis  3.00 KiB"]),
         ({"whole_axes": False}, ["all-reduce  model (part)", "(part): groups"]),
         ({"axes": (), "bytes": 0}, ["all-reduce  itself"]),
-        ({"asynchronous": True}, ["all-reduce async"]),
         ({"parts": (*ONE.parts, Part("bfloat16", (3,), 6))}, ["f32[8,64] + 1 more"]),
     ],
 )

@@ -198,19 +198,14 @@ USES: dict[str, Callable[[Any], Any]] = {
     "ufunc at where": lambda x: np.add(x, 1, where=x > 0, out=np.zeros((3, 4), np.float32)),
     "concatenate": lambda x: np.concatenate([x, x[:2]]),
     "where": lambda x: np.where(x > 3, x, 0),
-    "einsum": lambda x: np.einsum("ij,ij->j", x, x),
-    "allclose": lambda x: np.allclose(x, X),
     "sum": sum,
     "list": lambda x: np.array(list(x)),
-    "reversed": lambda x: np.array(list(reversed(x))),
     "tolist": lambda x: x.tolist(),
     "save": lambda x: (np.save(file := io.BytesIO(), x), file.seek(0), np.load(file))[-1],
     "pickle": lambda x: pickle.loads(pickle.dumps(x)),
     "deepcopy": copy.deepcopy,
-    "unpacking": lambda x: [a + b for a, b, *_ in x],
     "len": len,
     "shape": np.shape,
-    "from a list": lambda x: np.array([x, x]),
 }
 
 

@@ -107,17 +107,6 @@ def test_subsets_merge_among_themselves():
     ]
 
 
-def test_private_lines_between_anchors_alternate_by_row():
-    merger = fed("p0 a\np0 b\nend\n", "p1 a\np1 b\nend\n")
-    assert labelled(merger.drain(0.0)) == [
-        "[0] p0 a",
-        "[1] p1 a",
-        "[0] p0 b",
-        "[1] p1 b",
-        "[0-1] end",
-    ]
-
-
 def test_stdout_and_stderr_merge_apart_in_whatever_order_they_arrive():
     merger = StreamMerger([0, 1])
     for process, names in ((0, ("stdout", "stderr")), (1, ("stderr", "stdout"))):

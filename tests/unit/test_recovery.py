@@ -257,7 +257,6 @@ def spread(ready: list[bool], boxes: str = "") -> Any:
     ("dead", "is_given_up", "seconds"),
     [
         ((), False, PENDING_SECONDS),
-        ((2,), False, PENDING_SECONDS),
         ((1,), False, DEAD_SECONDS),
         ((), True, DEAD_SECONDS),  # by the user
     ],

@@ -18,7 +18,6 @@ from faults.table.rows import HOW, NO_ROW, ROWS, WHEN, WHICH, all_places, hangs,
 from faults.unequal.rows import ROWS as UNEQUAL
 from support.pages import faults_table, unequal_table
 from support.pytest_hooks import KINDS
-from support.shown import who_wrote
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -291,20 +290,3 @@ def test_the_pages_show_all_rows() -> None:
         assert (DOCS / f"{name}.md").read_text().count("<!-- the table of tests/faults/") == 1
         assert all(f"| {row.how} |" in table for row in ROWS if name == "what_goes_wrong")
         assert all(f"| {row.what} |" in table for row in UNEQUAL if name == "what_differs")
-
-
-# ---------------------------------------------------------------- who wrote a line of merged output
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [["[0-3] done"], ["[0,2-3] done", "other", "[1] done"], [f"[{i}] done" for i in range(4)]],
-)
-def test_each_process_wrote_it_once(lines: list[str]) -> None:
-    assert who_wrote(lines, "done") == [0, 1, 2, 3]
-
-
-def test_what_is_written_twice_or_otherwise_is_seen() -> None:
-    assert who_wrote(["[0-1] done", "[1] done"], "done") == [0, 1, 1]
-    assert who_wrote(["[0-1] done?", "done"], "done") == []
-    assert who_wrote(["[0-1] done in 1 s"], "done in", only_begins=True) == [0, 1]

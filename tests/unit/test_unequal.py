@@ -150,7 +150,6 @@ TWO = ONE.with_one(18, "`jit(g)`")
     ("told", "what", "failed", "others"),
     [
         ({0: {ALL: ONE}, 1: {}, 2: {}}, "`jit(f)`", [0], [1, 2]),
-        ({0: {ALL: ONE}, 1: {ALL: ONE}, 2: {}}, "`jit(f)`", [0, 1], [2]),
         ({0: {ALL: ONE}, 1: {ALL: TWO}, 2: {ALL: TWO}}, "`jit(g)`", [1, 2], [0]),
         ({0: {(0, 1): ONE}, 1: {}, 2: {}}, "`jit(f)`", [0], [1]),
     ],
@@ -174,7 +173,6 @@ def test_what_only_some_have_is_told(
     "told",
     [
         {},
-        {0: {}, 1: {}},
         {0: {ALL: TWO}, 1: {ALL: TWO}, 2: {ALL: TWO}},
         {0: {(0, 1): ONE}, 1: {(0, 1): ONE}, 2: {}},  # 2 has no part in it
         {0: {ALL: ONE}},  # of the others nothing is known

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jaxnb.lockstep import wire
 from jaxnb.lockstep.messages import Asking, End, Explanation, Go, Side, Stop, Word
 from jaxnb.model.arrays import Chunk
-from jaxnb.model.cells import CallRequest, CheckRequest, StreamChunk
+from jaxnb.model.cells import CallRequest, StreamChunk
 from jaxnb.wire.messages import Exchange, digest, dump, load, printable
 
 # ------------------------------------------------------------------ words to and from the conductor
@@ -117,15 +117,6 @@ def test_a_process_that_there_is_not_is_refused() -> None:
 
 
 # ---------------------------------------------------------------------- objects to frames and back
-
-
-@pytest.mark.parametrize(
-    "thing", [CheckRequest(), CallRequest("f", {"start": 2}), {"a": [1, None]}, None]
-)
-def test_what_has_no_buffers_is_one_frame(thing: Any) -> None:
-    frames = dump(thing)
-    assert len(frames) == 1
-    assert load(frames) == thing
 
 
 def test_a_buffer_is_a_frame_of_its_own_and_is_not_copied() -> None:
