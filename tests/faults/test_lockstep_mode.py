@@ -236,7 +236,7 @@ def test_main_does_not_wait_for_a_threads_first_call(group: Session) -> None:
     assert group.run(code, timeout=PATIENT_SECONDS).value == (48.0, 48.0)
 
 
-@pytest.mark.thorough  # how it is told: tests/unit/test_reasons.py
+@pytest.mark.thorough  # how it is told: tests/unit/test_panel.py
 def test_threads_that_differ_are_told_of(group: Session) -> None:
     """Nobody knows whether others will say the same: it is shown, and ends with an interrupt."""
     panel = OnWaits(group.interrupt)
