@@ -48,29 +48,24 @@ class Numbers:
         if self.error is not None:
             raise self.error
         self.wanted.extend(wanted)
-        words = len(wanted[0].info.word_shape)
         found = []
         for each in wanted:
             taken = self.whole
             for d, positions in enumerate(each.region.ranges):
                 taken = taken.take(list(positions), axis=d)
-            found.append(each.region.finish(taken, words))
+            found.append(each.region.finish(taken))
         return found
 
 
-def gathered(whole: np.ndarray, **more: Any) -> tuple[GatheredArray, Numbers]:
-    words = more.get("word_shape", ())
-    shape = whole.shape[: whole.ndim - len(words)]
-    index = tuple((0, n) for n in shape)
-    facts = {
-        "shape": shape, "dtype": whole.dtype.name, "itemsize_bits": 8 * whole.itemsize,
-        "sharding": "S", "spec": "P()", "mesh": None, "memory_kind": "device",
-        "fully_replicated": True, "fully_addressable": False,
-        "shards": (ShardInfo(0, 0, index, 0), ShardInfo(1, 1, index, 1)),
-        "host_dtype": whole.dtype.name,
-    } | more  # fmt: skip
-    reader = Numbers(whole)
-    return GatheredArray(ArrayInfo(**facts), KEY, reader), reader
+def gathered(whole: np.ndarray) -> tuple[GatheredArray, Numbers]:
+    index = tuple((0, n) for n in whole.shape)
+    reader, name = Numbers(whole), whole.dtype.name
+    shards = (ShardInfo(0, 0, index, 0), ShardInfo(1, 1, index, 1))
+    info = ArrayInfo(
+        whole.shape, name, 8 * whole.itemsize, "S", "P()", None, "device", True, False, shards,
+        host_dtype=name,
+    )  # fmt: skip
+    return GatheredArray(info, KEY, reader), reader
 
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -202,6 +202,14 @@ def test_a_long_transfer_shows_a_few_times_a_second() -> None:
     assert all(len(text) < 80 for text in shown)
 
 
+def test_the_end_is_not_shown_as_progress() -> None:
+    clock, place = Clock(), ListedPlace()
+    with TransferMeter(place, clock)("pulling `x`", MIB) as tick:
+        clock.now += 5
+        tick(MIB)
+    assert place.shown == []
+
+
 def test_an_error_leaves_no_bar() -> None:
     clock, place = Clock(), ListedPlace()
     meter = TransferMeter(place, clock)
