@@ -130,6 +130,7 @@ def test_who_is_dead_is_named_in_either_lane() -> None:
     found = stops(conductor.die(1))
     assert {stop.kind for stop in found.values()} == {"dead"}
     assert {side.processes for stop in found.values() for side in stop.sides} == {(0,), (2,), (1,)}
+    assert Press(1) not in conductor.interrupt(CELL)
 
 
 def test_processes_that_wait_in_a_ring_are_stopped() -> None:
