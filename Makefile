@@ -24,7 +24,7 @@ PINS := $(wildcard constraints/*.txt)
 OLDEST := .venv-oldest
 
 # Every private name of JAX; starts, cells, lockstep, recovery, pulls and pushes.
-TELLING := $(addprefix tests/,unit/test_constraints.py unit/test_versions.py \
+TELLING := $(addprefix tests/,unit/test_versions.py \
   $(addprefix integration/test_,jax_internals.py compat.py starting.py running.py lockstep.py recover.py pull.py push.py))
 
 .PHONY: help demo lab test test-oldest test-all check $(KINDS:%=test-%) bench soak docs lint format pins clean

@@ -157,7 +157,7 @@ def test_a_push_that_is_larger_than_free_memory_is_refused(
 
 # ---------------------------------------------------------------------- signatures
 
-# What else a digest tells apart: tests/unit/test_frames.py
+# What else a digest tells apart: tests/unit/test_wire.py
 TAMPERED: dict[str, Callable[[list[Any]], list[Any]]] = {
     "altered": lambda frames: [*frames[:-1], bytes(frames[-1])[:-1] + b"\x00"],
     "removed": lambda frames: frames[:-1],

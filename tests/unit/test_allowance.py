@@ -1,50 +1,44 @@
-"""What is kept of a cell that prints without end, and what is said of the rest."""
+"""What is kept of a cell that prints without end, and what waits for other output."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jaxnb.cells import allowance, process_output
 from jaxnb.cells.allowance import TAIL_CHARS, Allowance, dropped_texts, flood_text, share_of
-from jaxnb.cells.sinks import MAX_CHARS, MAX_STRAYS, Strays
+from jaxnb.cells.merge_output import MergedLine
+from jaxnb.cells.sinks import MAX_CHARS, MAX_STRAYS, Ended, Held, HeldOutput, Strays
 from jaxnb.labels import format_count, plural
+from jaxnb.magics import sinks
 from jaxnb.model.cells import RichOutput, StreamChunk
-from jaxnb.wire.messages import Display, Dropped, Exchange
+from jaxnb.wire.messages import ClearOutput, Display, Dropped, Exchange
 
 
 def written(given: Allowance, texts: list[str], seconds: float = 0.0) -> str:
     return "".join(given.take(text, lambda: seconds) for text in texts)
 
 
-def test_what_fits_is_sent_as_it_comes():
-    given = Allowance(3, 100, 0.0)
-    assert written(given, ["a\n", "b", "\n", "c\n"]) == "a\nb\nc\n"
-    assert not given.is_pending
-    assert given.end() == ""
-
-
 def test_the_end_of_the_rest_follows_its_count():
+    few = Allowance(3, 100, 0.0)
+    assert written(few, ["a\n", "b", "\n", "c\n"]) + few.end() == "a\nb\nc\n"
+    one = Allowance(1, 100, 0.0)
+    assert (written(one, ["a\nb\nc\n"]), one.end(), one.dropped_chars) == ("a\n", "b\nc\n", 0)
     given = Allowance(3, 10**9, 0.0)
     lines = [f"line {i:06}\n" for i in range(10_000)]
     assert written(given, lines) == "".join(lines[:3])
     first, *kept = given.end().splitlines(keepends=True)
     missing = 10_000 - 3 - len(kept)
-    assert first == f"… {plural(missing, 'line')} ({format_count(missing * 12)} " + (
-        "characters) not kept\n"
-    )
+    count = f"{plural(missing, 'line')} ({format_count(missing * 12)} characters)"
+    assert first == f"… {count} not kept\n"
     assert kept == lines[-len(kept) :]
     assert TAIL_CHARS - 12 < len("".join(kept)) <= TAIL_CHARS
     assert (given.dropped_lines, given.dropped_chars) == (missing, missing * 12)
     assert not given.is_pending
-
-
-def test_nothing_is_said_where_nothing_is_missing():
-    given = Allowance(1, 100, 0.0)
-    assert written(given, ["a\nb\nc\n"]) == "a\n"
-    assert given.end() == "b\nc\n"
-    assert given.dropped_chars == 0
+    shares = [share_of(count)[0] for count in (1, 8, 1_000)]
+    assert shares == [allowance.TOTAL_LINES, allowance.TOTAL_LINES // 8, allowance.LEAST_LINES]
 
 
 @pytest.mark.parametrize("piece", [1, 7, 999, 1_001, 300_000])
@@ -83,13 +77,6 @@ def test_a_bar_that_moves_for_hours_is_no_flood():
     assert not given.full
 
 
-def test_few_processes_have_larger_shares_and_many_have_enough():
-    assert share_of(1) == (allowance.TOTAL_LINES, allowance.TOTAL_CHARS)
-    assert share_of(8)[0] * 8 == allowance.TOTAL_LINES
-    assert share_of(8)[0] >= 20_000
-    assert share_of(1_000) == (allowance.LEAST_LINES, allowance.LEAST_CHARS)
-
-
 # ------------------------------------------------------------------ values and displays
 
 
@@ -103,13 +90,9 @@ def test_a_long_repr_is_cut_and_that_is_said():
 
 def test_large_html_is_left_out_and_that_is_said():
     html = "h" * (process_output.MAX_DATA_CHARS + 1)
-    kept = process_output.bounded(
-        {"text/plain": "a table", "text/html": html, "image/png": "iVBOR"}
-    )
-    assert kept == {
-        "text/plain": "a table\n… its text/html is not shown: 33 554 433 characters",
-        "image/png": "iVBOR",
-    }
+    bundle = {"text/plain": "a table", "text/html": html, "image/png": "iVBOR"}
+    said = "a table\n… its text/html is not shown: 33 554 433 characters"
+    assert process_output.bounded(bundle) == {"text/plain": said, "image/png": "iVBOR"}
 
 
 def test_a_widget_is_refused_with_a_sentence():
@@ -166,3 +149,66 @@ def test_strays_wait_for_a_cell_of_their_process():
     assert [e.process_index for e in exchange.drain()] == [0, 2]
     strays.move_to(exchange, [0, 1, 2])
     assert [e.process_index for e in exchange.drain()] == [1]
+
+
+# ---------------------------------------------------------- displays wait for the lines before them
+
+
+def display(process_index: int) -> Display:
+    return Display(process_index, RichOutput({"text/plain": "x"}, {}))
+
+
+def test_what_a_process_writes_after_a_display_waits_with_it() -> None:
+    held = HeldOutput()
+    assert not held.holds(0)
+    events: list[Held] = [display(0), StreamChunk(0, "stdout", "b\n"), display(0), Ended(0)]
+    for event in events:
+        held.put(event)
+    assert held.holds(0)
+    assert not held.holds(1)
+    assert list(held.ready(lambda index: True)) == []
+    found: list[Held] = []
+
+    def is_waiting(index: int) -> bool:
+        return bool(found) and isinstance(found[-1], StreamChunk)  # its line has to come out
+
+    for event in held.ready(is_waiting):
+        found.append(event)  # noqa: PERF402  # what is ready depends on it
+    assert found == events[:2]
+    assert held.holds(0)
+    assert list(held.ready(lambda index: False)) == events[2:]
+    assert not held.holds(0)
+
+
+def test_processes_wait_each_for_itself() -> None:
+    held = HeldOutput()
+    events: list[Held] = [display(1), ClearOutput(0, wait=True), display(0)]
+    for event in events:
+        held.put(event)
+    assert list(held.ready(lambda index: index == 1)) == events[1:]
+    assert list(held.ready(lambda index: False)) == events[:1]
+
+
+# ------------------------------------------------------------------ what a notebook shows meanwhile
+
+
+def test_lines_that_came_too_soon_after_others_are_shown_a_little_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, shown = [10.0], list[str]()
+
+    def publish(data: dict[str, str], **_: object) -> None:
+        shown.append(data["text/plain"])
+
+    shell = SimpleNamespace(display_pub=SimpleNamespace(publish=publish))
+    monkeypatch.setattr(sinks, "get_ipython", lambda: shell)
+    monkeypatch.setattr(sinks, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    sink = sinks.NotebookSink()
+    for count in (1, 2, 4):
+        sink.live([MergedLine("stdout", frozenset(range(count)), "waiting")])
+    sink.tick()
+    assert shown == ["[0] waiting"]
+    now[0] += 2 * sinks.LIVE_SECONDS
+    sink.tick()
+    sink.tick()
+    assert shown == ["[0] waiting", "[0-3] waiting"]

@@ -31,11 +31,6 @@ def test_ranks_reads_what_labels_say(indices: set[int]) -> None:
     assert ranks(ranks_label(indices)) == tuple(sorted(indices))
 
 
-@given(st.lists(st.integers(0, 40), min_size=1))
-def test_ranks_come_sorted_and_once(indices: list[int]) -> None:
-    assert ranks(",".join(map(str, indices))) == tuple(sorted(set(indices)))
-
-
 @given(st.text(max_size=12))
 def test_ranks_of_anything_are_indices_or_an_error(text: str) -> None:
     try:
@@ -51,28 +46,16 @@ def test_ranks_of_anything_are_indices_or_an_error(text: str) -> None:
 def test_ranks_that_name_no_processes(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="does not name processes"):
         ranks(text)
+    for other, said in (("0, 3-1", "'3-1' runs backwards"), ("0-99999999999999", "too many")):
+        with pytest.raises(argparse.ArgumentTypeError, match=said):
+            ranks(other)
 
 
-def test_ranks_that_run_backwards() -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="'3-1' runs backwards"):
-        ranks("0, 3-1")
-
-
-def test_ranks_without_end_do_not_fill_the_memory() -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="too many"):
-        ranks("0-99999999999999")
-
-
-@pytest.mark.parametrize("text", ["", "1x", "a b", "a.b", "a-b"])
+@pytest.mark.parametrize("text", ["", "1x", "a b", "a.b", "a-b", "class"])
 def test_variable_is_a_name(text: str) -> None:
     assert variable("größe_1") == "größe_1"
     with pytest.raises(argparse.ArgumentTypeError, match="is not a name"):
         variable(text)
-
-
-def test_python_keywords_are_no_variables() -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="'class' is not a name"):
-        variable("class")
 
 
 def test_start_line_in_full() -> None:
@@ -80,55 +63,32 @@ def test_start_line_in_full() -> None:
         "-n 8 --devices-per-process 2 --platform cpu --launcher local --collectives gloo "
         "--compile-cache off --check strict --no-pitfalls --bare --timeout 30"
     )
-    assert vars(found) == {
-        "help": False,
-        "num_processes": 8,
-        "devices_per_process": 2,
-        "platform": "cpu",
-        "launcher": "local",
-        "collectives": "gloo",
-        "compile_cache": "off",
-        "check": "strict",
-        "pitfalls": False,
-        "bare": True,
-        "timeout": 30.0,
-    }
+    assert (found.num_processes, found.devices_per_process, found.platform) == (8, 2, "cpu")
+    assert (found.launcher, found.collectives, found.compile_cache) == ("local", "gloo", "off")
+    assert (found.check, found.pitfalls, found.bare, found.timeout) == ("strict", False, True, 30.0)
 
 
 def test_cell_line_in_full() -> None:
     found = cell_parser("%%spmd").parse_line(
         "--ranks 0,2-3 --out r --async --timeout 1.5 --check off --nans --outputs all"
     )
-    assert vars(found) == {
-        "help": False,
-        "ranks": (0, 2, 3),
-        "out": "r",
-        "background": True,
-        "timeout": 1.5,
-        "check": "off",
-        "nans": True,
-        "infs": False,
-        "outputs": "all",
-        "time": False,
-        "repeats": None,
-    }
+    assert (found.ranks, found.out, found.background) == ((0, 2, 3), "r", True)
+    assert (found.timeout, found.check, found.outputs) == (1.5, "off", "all")
+    assert (found.nans, found.infs, found.time, found.repeats) == (True, False, False, None)
 
 
 @pytest.mark.parametrize(
     ("line", "part"),
     [
         ("--ranke 0", "unknown option '--ranke'. Did you mean '--ranks'?"),
-        ("--asynch", "unknown option '--asynch'. Did you mean '--async'?"),
+        ("--rank 0", "unknown option '--rank'. Did you mean '--ranks'?"),  # no abbreviations
         ("--timout=3", "unknown option '--timout'. Did you mean '--timeout'?"),
         ("--qqqqqqqq", "unknown option '--qqqqqqqq'."),
-        ("x + 1", "unknown option 'x'."),
         ("--ranks", "expected one argument"),
-        ("--ranks zero", "'zero' does not name processes; write them like 0,2-3"),
         ("--ranks 0 --out 1x", "'1x' is not a name"),
         ("--timeout soon", "invalid positive_seconds value: 'soon'"),
         ("--timeout 0", "0 is not above 0 seconds"),
         ("--timeout nan", "nan is not above 0 seconds"),
-        ("--outputs some", "invalid choice: 'some'"),
         ("--out 'r", "the line cannot be split into words"),
     ],
 )
@@ -145,32 +105,16 @@ def test_help_wins_over_what_else_is_wrong() -> None:
     assert cell_parser("%%spmd").parse_line("--help --nonsense").help
 
 
-def test_help_lists_every_option() -> None:
-    text = start_parser().format_help()
-    for option in ("-n", "--devices-per-process", "--platform", "--launcher", "--bare"):
-        assert option in text
-
-
-def test_abbreviations_are_not_guessed() -> None:
-    with pytest.raises(UsageError, match="unknown option '--rank'"):
-        cell_parser("%%spmd").parse_line("--rank 0")
-
-
 @pytest.mark.parametrize(
     ("line", "options", "code"),
     [
-        ("x.sum()", "", "x.sum()"),
         ("  x = 'a  b'  ", "", "x = 'a  b'  "),
         ("-x + 1", "", "-x + 1"),
-        ("-1", "", "-1"),
         ("--ranks 0 -x + 1", "--ranks 0", "-x + 1"),
         ("--ranks=0,2 print('a  \"b\"')", "--ranks=0,2", "print('a  \"b\"')"),
         ("--async --out r  f(--y)", "--async --out r", "f(--y)"),
         ("--async", "--async", ""),
         ("-h", "-h", ""),
-        ("", "", ""),
-        ("!ls --ranks 0", "", "!ls --ranks 0"),
-        ("%time x --out r", "", "%time x --out r"),
     ],
 )
 def test_one_line_is_options_then_code(line: str, options: str, code: str) -> None:
@@ -195,7 +139,6 @@ def test_code_keeps_every_character(code: str) -> None:
     ("line", "words"),
     [
         ("", []),
-        ("  x   y ", ["x", "y"]),
         ("x[..., :3] y", ["x[..., :3]", "y"]),
         ("state.opt['m u'] # why", ["state.opt['m u']"]),
         ("d['#'] d['[']", ["d['#']", "d['[']"]),
@@ -229,16 +172,10 @@ def test_brackets_and_quotes_must_match(line: str) -> None:
 @pytest.mark.parametrize(
     ("text", "spec"),
     [
-        ("P('data', None)", ("data", None)),
-        ("jax.P('data')", ("data",)),
-        ("('data', None)", ("data", None)),
-        ("'data'", ("data",)),
+        ("P ('data', None)", ("data", None)),
+        ("'data', None", ("data", None)),
         ("\"P('data', None)\"", ("data", None)),
-        ("P(('data', 'model'), None)", (("data", "model"), None)),
         ("{'w': P('data', None), 'b': P()}", {"w": ("data", None), "b": ()}),
-        ("[P('data'), None]", [("data",), ()]),
-        ("P()", ()),
-        ("None", ()),
     ],
 )
 @pytest.mark.parametrize(
@@ -255,11 +192,7 @@ def test_specs_as_typed(line: str, text: str, spec: object) -> None:
     [
         ("w --spec data", "'data' is not a partition spec"),
         ("w --spec P(data)", "is not a partition spec"),
-        ("w --spec", "expected one argument"),
         ("w --sepc P('x')", "unknown option '--sepc'. Did you mean '--spec'?"),
-        ("w --as x", "unknown option '--as'"),
-        ("w --mesh 2", "'2' is not a name"),
-        ("w --ranks x", "does not name processes"),
     ],
 )
 def test_pushes_that_cannot_be(line: str, part: str) -> None:
@@ -289,8 +222,6 @@ def test_pulls_as_typed(line: str, expected: dict[str, str]) -> None:
         ("x.y", "`%spmd_pull x.y --as NAME`"),
         ("x y --as z", "there are 2 to pull"),
         ("x + 1 --as y", "'x + 1' is not a name"),
-        ("f(x)", "is not a name"),
-        ("class", "'class' is not a name"),
         ("taken", "`taken` holds the session"),
         ("_", "IPython's own"),
     ],
@@ -324,10 +255,3 @@ def test_a_layout_is_of_one() -> None:
     for line in ("", "x y"):
         with pytest.raises(UsageError, match="%spmd_layout x"):
             only_name(layout_parser().parse_line(line).names)
-
-
-def test_help_tells_how_a_line_is_written() -> None:
-    for parser in (pull_parser(), push_parser(), layout_parser()):
-        text = parser.format_help()
-        assert text.startswith(f"usage: {parser.prog} NAME")
-        assert parser.parse_line("-h x").help

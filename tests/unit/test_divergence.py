@@ -1,47 +1,58 @@
-"""Where processes were about to part, and the words for it."""
+"""Where processes were about to differ, and the words for it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from jaxnb.compat.jax_programs import program_lines
+from jaxnb.compat.xla import Frames
 from jaxnb.lockstep.divergence import (
+    MAX_LINES,
+    difference,
     disagreement,
     odd_ones,
     refused,
     sides,
+    text_of,
 )
-from jaxnb.lockstep.provenance import unequal_names_text
+from jaxnb.lockstep.provenance import origin_text, unequal_names_text
+from jaxnb.model import scripts
+from jaxnb.model.compiled import SourceLine
 from jaxnb.model.dispatches import (
     Argument,
     Difference,
     Dispatch,
     Made,
     OriginKind,
+    ProgramLine,
     Shapes,
 )
+from jaxnb.session.reasons import silent_text
 
 ALL = (0, 1, 2)
 
 
-def dispatch(number: int, fingerprint: int, line: int = 1, **more: object) -> Dispatch:
-    made = Dispatch(
-        number=number,
-        name=f"jit(f{fingerprint})",
-        fingerprint=fingerprint,
-        arguments=Shapes(("float32[8]",), 1),
-        results=Shapes(("float32[]",), 1),
-        processes=ALL,
-        line=line,
-        seconds=number / 10,
-        collectives=True,
-    )
-    return replace(made, **more)  # type: ignore[arg-type]
+def dispatch(number: int, fingerprint: int, line: int = 1, **more: Any) -> Dispatch:
+    given, made = Shapes(("float32[8]",), 1), Shapes(("float32[]",), 1)
+    facts = (number, f"jit(f{fingerprint})", fingerprint, given, made, ALL, line, number / 10)
+    return replace(Dispatch(*facts, collectives=True), **more)
 
 
 def given(*lengths: int) -> Shapes:
     return Shapes(tuple(f"f[{n}]" for n in lengths), len(lengths))
+
+
+def each(
+    more: Callable[[int], dict[str, object]], fingerprint: Callable[[int], int] = lambda i: 5
+) -> tuple[Dispatch, ...]:
+    return tuple(dispatch(1, fingerprint(i), **more(i)) for i in ALL)
+
+
+ODD = [(0, 2), (1,)]
 
 
 def at(*made: Dispatch | None) -> dict[int, Dispatch]:
@@ -51,57 +62,50 @@ def at(*made: Dispatch | None) -> dict[int, Dispatch]:
 @pytest.mark.parametrize(
     ("made", "kind", "cause", "who"),
     [
-        (
-            (dispatch(1, 1), dispatch(1, 2), dispatch(1, 1)),
-            "computation",
-            "program",
-            [(0, 2), (1,)],
-        ),
-        ((dispatch(2, 1), None, dispatch(2, 1)), "missing", "missing", [(0, 2), (1,)]),
-        (
-            tuple(dispatch(1, i == 1, name="jit(f)", arguments=given(8 + (i == 1))) for i in ALL),
-            "shapes",
-            "program",
-            [(0, 2), (1,)],
-        ),
-        (tuple(dispatch(1, 5, inputs=i // 2) for i in ALL), "inputs", "input", [(0, 1), (2,)]),
-        (
-            tuple(dispatch(1, 5, replicas=(((0, 1, 2), i),)) for i in ALL),
-            "inputs",
-            "input",
-            [ALL],
-        ),
+        ((dispatch(1, 1), dispatch(1, 2), dispatch(1, 1)), "computation", "program", ODD),
+        ((dispatch(2, 1), None, dispatch(2, 1)), "missing", "missing", ODD),
+        (each(lambda i: {"name": "jit(f)", "arguments": given(8 + (i == 1))}, lambda i: i == 1),
+         "shapes", "program", ODD),
+        (each(lambda i: {"inputs": i // 2}), "inputs", "input", [(0, 1), (2,)]),
+        (each(lambda i: {"replicas": ((ALL, i),)}), "inputs", "input", [ALL]),
         # All were to do the same, and another one before that: some have caught the error.
-        (tuple(dispatch(1, 5) for _ in ALL), "missing", "missing", [ALL]),
-        (
-            tuple(dispatch(1, i, processes=(i, (i + 1) % 3)) for i in ALL),
-            "order",
-            "order",
-            [(0,), (1,), (2,)],
-        ),
+        (each(lambda i: {}), "missing", "missing", [ALL]),
+        (each(lambda i: {"processes": (i, (i + 1) % 3)}, lambda i: i), "order", "order",
+         [(0,), (1,), (2,)]),
     ],
-)
+)  # fmt: skip
 def test_what_was_about_to_part(
     made: tuple[Dispatch | None, ...], kind: str, cause: str, who: list[tuple[int, ...]]
 ) -> None:
     found = refused(7, at(*made), {1: "raised ValueError at line 3"})
-    assert (found.cell, found.number, found.kind, found.cause) == (
-        7,
-        max(d.number for d in made if d),
-        kind,
-        cause,
-    )
+    number = max(d.number for d in made if d)
+    assert (found.cell, found.number, found.kind, found.cause) == (7, number, kind, cause)
     assert [side.processes for side in found.sides] == who
     notes = [side.note for side in found.sides if side.dispatch is None]
     assert notes == (["raised ValueError at line 3"] if None in made else [])
 
 
-def test_strict_mode_says_that_nothing_has_run() -> None:
-    made = {0: dispatch(3, 1, 4), 1: None, 2: dispatch(3, 1, 4)}
-    text = disagreement(sides(made, {1: "raised ValueError at line 2"}), dispatch(3, 1, 4))
-    assert "do not agree on dispatch 3 over processes 0-2: processes 0,2: were to dispatch" in text
-    assert "process 1: raised ValueError at line 2. None of it has run" in text
-    assert "earlier results are valid" in text
+@pytest.mark.parametrize(
+    ("other", "third", "notes", "said"),
+    [
+        (None, dispatch(3, 1, 4), {1: "raised ValueError at line 2"},
+         "processes 0,2: were to dispatch jit(f1) float32[8] -> float32[] at line 4; "
+         "process 1: raised ValueError at line 2. None of it has run"),
+        (dispatch(2, 1, 4), dispatch(3, 1, 4), {},
+         "process 1: was to dispatch jit(f1) float32[8] -> float32[] at line 4, as dispatch 2. "
+         "None of it has run, but after an"),
+        (None, None, dict.fromkeys((1, 2), "was not asked to run the cell"),
+         "; processes 1-2: were not asked to run the cell. None of it has run"),
+    ],
+    ids=["left", "fewer", "not asked"],
+)  # fmt: skip
+def test_strict_mode_says_what_each_did_and_that_nothing_has_run(
+    other: Dispatch | None, third: Dispatch | None, notes: dict[int, str], said: str
+) -> None:
+    made = {0: dispatch(3, 1, 4), 1: other, 2: third}
+    text = disagreement(sides(made, notes), dispatch(3, 1, 4))
+    assert "do not agree on dispatch 3 over processes 0-2: process" in text
+    assert said in text
 
 
 def test_strict_mode_says_once_what_all_were_to_dispatch() -> None:
@@ -117,21 +121,6 @@ def test_strict_mode_says_once_what_all_were_to_dispatch() -> None:
     assert ": different programs on processes 0,2 / 1, where all were" in disagreement(
         sides(made, {}), made[0]
     )
-
-
-def test_strict_mode_tells_of_one_that_has_made_fewer() -> None:
-    made = {0: dispatch(3, 1, 4), 1: dispatch(2, 1, 4), 2: dispatch(3, 1, 4)}
-    text = disagreement(sides(made, {}), dispatch(3, 1, 4))
-    assert "processes 0,2: were to dispatch jit(f1)" in text
-    assert "process 1: was to dispatch jit(f1) float32[8] -> float32[] at line 4, as disp" in text
-    assert "as dispatch 2. None of it has run, but after an" in text
-
-
-def test_several_were_not_asked() -> None:
-    made = {0: dispatch(1, 1), 1: None, 2: None}
-    note = dict.fromkeys((1, 2), "was not asked to run the cell")
-    text = disagreement(sides(made, note), dispatch(1, 1))
-    assert "; processes 1-2: were not asked to run the cell. None" in text
 
 
 def test_arguments_of_other_shapes_are_told_wherever_they_stand() -> None:
@@ -153,9 +142,7 @@ def test_arguments_of_other_shapes_are_told_wherever_they_stand() -> None:
         ((dispatch(3, 1), dispatch(3, 1), None), "process 2 had finished"),
         ((None, None, dispatch(3, 1)), "process 2 differs from the others"),
         ((dispatch(3, 1), dispatch(3, 2), dispatch(3, 1)), "process 1 differs from the others"),
-        ((dispatch(3, 1), None), "process 1 had finished"),
         ((dispatch(3, 1), dispatch(3, 2)), ""),
-        ((dispatch(3, 1), dispatch(3, 1)), ""),
     ],
 )
 def test_the_odd_ones_are_the_fewest_or_who_has_left(
@@ -178,3 +165,103 @@ def test_arrays_of_other_shapes_are_of_no_other_step(kind: OriginKind, said: str
         for i in range(2)
     ]
     assert said in unequal_names_text(4, [Difference("x", tuple(sides))])
+
+
+# ---------------------------------------------------------- two compiled programs as one short diff
+
+
+HLO = """HloModule jit_f, is_scheduled=true, entry_computation_layout={(f32[2]{0})->f32[]}, num_a=4
+
+add.clone {
+  tmp_0 = f32[] parameter(0)
+  ROOT tmp_1 = f32[] add(f32[] tmp_0, f32[] tmp_0), metadata={op_name="add" stack_frame_id=1}
+}
+
+ENTRY main.1_spmd {
+  tmp_0 = f32[2]{0} parameter(0), metadata={op_name="a"}
+  tmp_1 = f32[] constant(3)
+  tmp_2 = f32[2]{0} broadcast(f32[] tmp_1), dimensions={}, metadata={op_name="m" stack_frame_id=1}
+  ROOT tmp_3 = f32[] reduce(f32[2]{0} tmp_2, f32[] tmp_1), to_apply=
+  {
+    tmp_0 = f32[] parameter(0)
+    ROOT tmp_1 = f32[] add(f32[] tmp_0, f32[] tmp_0)
+  }, metadata={op_name="sum" stack_frame_id=1}, backend_config={"x":1}
+}
+"""
+
+FRAMES = Frames({1: (SourceLine("<cell 3>", 5, "<lambda>"), 0)})
+BOTH = (0, 2, 3), (1,)
+
+
+def compared(mine: str, its: str) -> tuple[str, list[str]]:
+    found = difference({BOTH[0]: program_lines(mine, FRAMES), BOTH[1]: program_lines(its, FRAMES)})
+    assert found is not None
+    assert found.processes == BOTH
+    return found.summary, [line[2:] for line in text_of(found).splitlines()]
+
+
+def test_a_constant_is_named_with_its_values() -> None:
+    summary, lines = compared(HLO, HLO.replace("constant(3)", "constant(4)"))
+    assert summary == (
+        "They differ in a constant (f32[]) at line 5 of cell [3]: 3 on processes 0,2-3, "
+        "4 on process 1."
+    )
+    assert lines[:2] == ["--- processes 0,2-3", "+++ process 1"]
+    assert "-f32[] constant(3)   # line 5 of cell [3]" in lines
+    assert "+f32[] constant(4)   # line 5 of cell [3]" in lines
+
+
+def test_a_long_line_shows_where_it_differs() -> None:
+    long = HLO.replace('{"x":1}', '{"w":"' + "w" * 300 + '","x":1}')
+    summary, lines = compared(long, long.replace('"x":1', '"x":2'))
+    assert summary.endswith("in operands or attributes of `reduce`.")
+    assert any(line.startswith("-") and '"x":1' in line for line in lines)
+    assert any(line.startswith("+") and '"x":2' in line for line in lines)
+    assert max(map(len, lines)) < 200
+
+
+def test_facts_beside_the_program_are_named() -> None:
+    lines = program_lines(HLO, FRAMES)
+    one, two = ([ProgramLine(each), *lines] for each in ("devices (0, 1)", "devices (1, 0)"))
+    found = difference({BOTH[0]: one, BOTH[1]: two})
+    assert found is not None
+    assert found.summary == "They differ in the order of the devices that they run on: see below."
+    summary, _ = compared(HLO, HLO.replace("->f32[]}", "->f32[]{:S(5)}}"))
+    assert "memory of their arguments" in summary
+
+
+def test_little_is_shown_of_much_that_differs() -> None:
+    lines = program_lines(HLO, FRAMES)
+    other = [ProgramLine(f"f32[] constant({i})") for i in range(5000)]
+    found = difference({BOTH[0]: lines, BOTH[1]: other})
+    assert found is not None
+    assert len(found.lines) == MAX_LINES
+    assert found.left_out > 100
+    assert text_of(found).endswith(f"… {found.left_out} lines more differ")
+
+
+def test_of_programs_that_are_not_remembered_nothing_is_said() -> None:
+    lines = program_lines(HLO, FRAMES)
+    for known in ({}, {BOTH[0]: [], BOTH[1]: lines}, {BOTH[0]: lines, BOTH[1]: lines}):
+        assert difference(known) is None
+
+
+# ----------------------------------------------------------- what sentences call the code that runs
+
+
+MADE = Made(3, "dispatch", "jit(step)", 12, 7, 2)
+
+
+def test_sentences_about_cells_speak_of_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_cell = silent_text([0], {}, 5.0, caught=True, press="Ctrl-C")
+    assert "end the cell either, it is ended by force, and new processes take" in in_cell
+    assert scripts.cell_label(12) == "cell [12]"
+    monkeypatch.setattr(scripts, "_script", "")
+    scripts.begin_script("train.py")
+    assert origin_text(MADE, 3) == "result of jit(step), dispatch 7 of train.py, line 2"
+    assert (
+        str(Dispatch(1, "jit(f)", 0, None, None, (0, 1), None, 0.0))
+        == "jit(f) outside the script's lines"
+    )
+    said = silent_text([0, 1], {}, 5.0, caught=True, press="Ctrl-C")
+    assert said.endswith("to end the script: they are ended by force.")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -110,3 +112,46 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     assert len(imports) > 100
     TopologicalSorter(imports).prepare()  # raises CycleError, which names one
+
+
+# ---------------------------------------------------------------------- importing jaxnb is cheap
+
+
+HEAVY = {"jax", "jaxlib", "ipyparallel", "IPython", "zmq", "numpy"}
+
+PROBE = """
+import sys
+before = set(sys.modules)
+{statement}
+print(*sorted({{name.partition(".")[0] for name in set(sys.modules) - before}}))
+"""
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Returns the top-level packages that a fresh interpreter loads for a statement."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE.format(statement=statement)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return set(done.stdout.split())
+
+
+def test_import_jaxnb_loads_nothing_heavy() -> None:
+    loaded = loaded_by("import jaxnb")
+    assert "jaxnb" in loaded
+    assert loaded & HEAVY == set()
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        pytest.param("ipyparallel", marks=pytest.mark.thorough),
+        pytest.param("jax", marks=pytest.mark.thorough),
+        "IPython",
+    ],
+)
+def test_the_probe_sees_a_heavy_import(package: str) -> None:
+    assert package in loaded_by(f"import jaxnb, {package}") & HEAVY

@@ -1,8 +1,7 @@
 """Imports go down the drawn layers, and each outside package has its home.
 
 ``lint-imports`` checks the contracts of ``pyproject.toml``. Each is broken here once, on a
-copy of the package, so that a contract that can no longer fail is noticed.
-"""
+copy of the package, so that a contract that can no longer fail is noticed."""
 
 from __future__ import annotations
 

@@ -1,10 +1,13 @@
-"""Cutting arrays into pieces, and moving them in threads, within this process."""
+"""Memory of another process is read and written whole, checked, and only of the right one."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +21,7 @@ from jaxnb.arrays.moving import Move, Mover
 from jaxnb.arrays.regions import boxes
 from jaxnb.errors import JaxnbError
 from jaxnb.model.arrays import Exposure, MemoryPass
+from jaxnb.wire import peer_memory
 from jaxnb.wire.asking import Channel
 
 shapes = st.lists(st.integers(0, 7), max_size=4).map(tuple)
@@ -108,16 +112,9 @@ def test_what_is_written_is_converted(group: Group, layout: str, dtype: str) -> 
     here = LAYOUTS[layout](np.arange(1200.0).reshape(40, 30))
     there = np.full(here.shape, -1, dtype)
     move = group.move(there, here, dtype=np.dtype(dtype))
-    Mover(lambda: moving.no_meter).write(group.channel, [move], "`x`")
-    np.testing.assert_array_equal(there, here.astype(dtype))
-
-
-@pytest.mark.usefixtures("inline_below")
-def test_progress_counts_the_bytes_that_move(group: Group) -> None:
-    here, there = np.ones((40, 30)), np.zeros((40, 30), np.float32)
     done: list[int] = []
-    move = group.move(there, here, dtype=there.dtype)
     Mover(lambda: meter(done)).write(group.channel, [move], "`x`")
+    np.testing.assert_array_equal(there, here.astype(dtype))
     assert done[-1] == there.nbytes
 
 
@@ -185,3 +182,114 @@ def test_reach_is_asked_once_for_each_pass(group: Group, monkeypatch: pytest.Mon
         mover.read(group.channel, [group.move(np.ones(10), here)], "`x`")
         assert here.all()
     assert asked == [os.getpid()]
+
+
+# ---------------------------------------------------------------------- one call
+
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="process_vm_readv is Linux's"
+)
+
+
+@pytest.fixture
+def nonce() -> np.ndarray[Any, Any]:
+    return np.frombuffer(os.urandom(16), dtype=np.uint8)
+
+
+@pytest.fixture
+def ended_pid() -> int:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    return process.pid
+
+
+def test_an_array_is_read_and_written_whole() -> None:
+    there = np.arange(1000, dtype=np.int64)
+    here = np.zeros_like(there)
+    peer_memory.read(os.getpid(), there.ctypes.data, here)
+    np.testing.assert_array_equal(here, there)
+    peer_memory.write(os.getpid(), there.ctypes.data, here * 2)
+    np.testing.assert_array_equal(there, here * 2)
+
+
+def at_most(call: Callable[..., int], nbytes: int, calls: list[int]) -> Callable[..., int]:
+    """The system call, moving no more at once, as the kernel does beyond 2 GiB."""
+
+    def limited(pid: int, here: Any, n: int, there: Any, m: int, flags: int) -> int:
+        for vector in (here, there):
+            iovec = ctypes.cast(vector, ctypes.POINTER(peer_memory._IoVec)).contents
+            iovec.length = min(iovec.length, nbytes)
+        calls.append(call(pid, here, n, there, m, flags))
+        return calls[-1]
+
+    return limited
+
+
+def test_what_the_kernel_moves_in_parts_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    writes: list[int] = []
+    monkeypatch.setattr(peer_memory, "_READ", at_most(peer_memory._READ, 16, reads))
+    monkeypatch.setattr(peer_memory, "_WRITE", at_most(peer_memory._WRITE, 16, writes))
+    there = np.arange(101, dtype=np.uint8)
+    here = np.zeros_like(there)
+    peer_memory.read(os.getpid(), there.ctypes.data, here)
+    np.testing.assert_array_equal(here, there)
+    peer_memory.write(os.getpid(), there.ctypes.data, here[::-1].copy())
+    np.testing.assert_array_equal(there, here[::-1])
+    assert reads == writes == [16] * 6 + [5]
+
+
+def test_a_call_that_moves_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_memory, "_READ", lambda *_: 0)
+    with pytest.raises(OSError, match="cannot be reached"):
+        peer_memory.read(os.getpid(), 0, np.zeros(1))
+
+
+@pytest.mark.parametrize("move", [peer_memory.read, peer_memory.write])
+def test_an_array_with_gaps_is_refused(move: Callable[..., None]) -> None:
+    there, here = np.ones(100), np.zeros(200)
+    with pytest.raises(ValueError, match="C-contiguous"):
+        move(os.getpid(), there.ctypes.data, here[::2])
+    assert there.all()
+    assert not here.any()
+
+
+def test_an_array_that_must_not_be_written_to_is_refused() -> None:
+    there, here = np.ones(4, np.uint8), np.frombuffer(b"text", dtype=np.uint8)
+    with pytest.raises(ValueError, match="cannot be written to"):
+        peer_memory.read(os.getpid(), there.ctypes.data, here)
+    assert here.tobytes() == b"text"
+
+
+@pytest.mark.parametrize("move", [peer_memory.read, peer_memory.write])
+def test_errors_say_which_process_and_why(move: Callable[..., None], ended_pid: int) -> None:
+    with pytest.raises(OSError, match=rf"process id {ended_pid} .*: No such process"):
+        move(ended_pid, 4096, np.zeros(4))
+    with pytest.raises(OSError, match=rf"process id {os.getpid()} .*: Bad address") as caught:
+        move(os.getpid(), 8, np.zeros(4))
+    assert caught.value.errno == 14
+
+
+def test_a_process_is_within_reach_if_its_nonce_is_there(
+    nonce: np.ndarray[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(peer_memory.SWITCH, raising=False)
+    here = (os.getpid(), nonce.ctypes.data, nonce.tobytes())
+    assert peer_memory.is_within_reach(*here)
+    monkeypatch.setenv(peer_memory.SWITCH, "0")
+    assert not peer_memory.is_within_reach(*here)
+    monkeypatch.setenv(peer_memory.SWITCH, "1")
+    assert peer_memory.is_within_reach(*here)
+    monkeypatch.setattr(peer_memory, "_WRITE", None)
+    assert not peer_memory.is_within_reach(*here)
+
+
+def test_another_nonce_or_process_is_not_within_reach(
+    nonce: np.ndarray[Any, Any], ended_pid: int
+) -> None:
+    mine, address, right = os.getpid(), nonce.ctypes.data, nonce.tobytes()
+    for here in ((mine, address, os.urandom(16)), (mine, address + 1, right), (mine, 8, right)):
+        assert not peer_memory.is_within_reach(*here)
+    for pid in (1, os.getppid(), ended_pid):
+        assert not peer_memory.is_within_reach(pid, address, right)

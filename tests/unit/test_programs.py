@@ -1,115 +1,131 @@
-"""Two compiled programs, as one short diff."""
+"""What is compared of a compiled program, and how many a process remembers."""
 
 from __future__ import annotations
 
-from jaxnb.compat.jax_programs import program_lines
-from jaxnb.compat.xla import Frames
-from jaxnb.lockstep.divergence import MAX_LINES, difference, text_of
-from jaxnb.model.compiled import SourceLine
+import pytest
+
+from jaxnb.compat import jax_dispatch
+from jaxnb.compat.jax_programs import comparable, literals_digest
+from jaxnb.lockstep.process_recorded import MAX_CHARS, MAX_PROGRAMS, MIN_PROGRAMS, Programs
 from jaxnb.model.dispatches import ProgramLine
 
-HLO = """HloModule jit_f, is_scheduled=true, entry_computation_layout={(f32[2]{0})->f32[]}, num_a=4
+MAPPED = [(1 << 32, 1 << 33), (0x7F00_0000_0000, 0x7F00_1000_0000)]
+ADDRESS = 0x7F00_0000_1230
 
-add.clone {
-  tmp_0 = f32[] parameter(0)
-  ROOT tmp_1 = f32[] add(f32[] tmp_0, f32[] tmp_0), metadata={op_name="add" stack_frame_id=1}
-}
-
-ENTRY main.1_spmd {
-  tmp_0 = f32[2]{0} parameter(0), metadata={op_name="a"}
-  tmp_1 = f32[] constant(3)
-  tmp_2 = f32[2]{0} broadcast(f32[] tmp_1), dimensions={}, metadata={op_name="m" stack_frame_id=1}
-  ROOT tmp_3 = f32[] reduce(f32[2]{0} tmp_2, f32[] tmp_1), to_apply=
-  {
-    tmp_0 = f32[] parameter(0)
-    ROOT tmp_1 = f32[] add(f32[] tmp_0, f32[] tmp_0)
-  }, metadata={op_name="sum" stack_frame_id=1}, backend_config={"x":1}
-}
-"""
-
-FRAMES = Frames({1: (SourceLine("<cell 3>", 5, "<lambda>"), 0)})
-BOTH = (0, 2, 3), (1,)
+CALL = 'tmp_1 = f32[] custom-call(f32[] tmp_0), custom_call_target="{}", backend_config={}'
+FUSED = "  tmp_1 = f32[8]{0} fusion(f32[8]{0} tmp_0), kind=kLoop, backend_config="
 
 
-def compared(mine: str, its: str) -> tuple[str, list[str]]:
-    found = difference({BOTH[0]: program_lines(mine, FRAMES), BOTH[1]: program_lines(its, FRAMES)})
-    assert found is not None
-    assert found.processes == BOTH
-    return found.summary, [line[2:] for line in text_of(found).splitlines()]
+def compared(text: str) -> str:
+    return comparable(text, lambda: MAPPED)
 
 
-def test_each_operation_stands_once_with_its_source() -> None:
-    assert [(line.text, line.source) for line in program_lines(HLO, FRAMES)] == [
-        ("entry_computation_layout={(f32[2]{0})->f32[]}", ""),
-        ("num_a=4", ""),
-        ("f32[] parameter(0)", ""),
-        ("ROOT f32[] add(f32[] tmp_0, f32[] tmp_0)", "<cell 3>:5"),
-        ("f32[2]{0} parameter(0)", ""),
-        ("f32[] constant(3)", "<cell 3>:5"),
-        ("f32[2]{0} broadcast(f32[] tmp_1), dimensions={}", "<cell 3>:5"),
-        ('ROOT f32[] reduce(f32[2]{0} tmp_2, f32[] tmp_1), backend_config={"x":1}', "<cell 3>:5"),
+def test_names_of_modules_and_computations_are_left_out() -> None:
+    text = "HloModule {}, is_scheduled=true\n\n{} {{\n  ROOT tmp_0 = x\n}}\n\nENTRY {} {{\n}}\n"
+    first, second = text.format("jit_f", "add.clone", "main.1"), text.format("jit_g", "r_2.0", "m")
+    assert compared(first) == compared(second)
+    assert compared(first).startswith(", is_scheduled=true")
+    assert compared(first) != compared(first.replace("ENTRY ", ""))
+
+
+@pytest.mark.parametrize(
+    ("target", "config", "other", "is_same"),
+    [
+        ("lapack_strsm_ffi", "{uplo = 76 : ui8}", "{uplo = 85 : ui8}", False),
+        ("xla_ffi_python_cpu_callback", "{index = 0 : ui64}", "{index = 3 : ui64}", True),
+        ("my_ffi", "{index = 0 : ui64}", "{index = 3 : ui64}", False),
+        ("mpi_ffi", f"{{comm = {ADDRESS} : i64}}", f"{{comm = {(1 << 32) + 8} : i64}}", True),
+        ("mpi_ffi", f"{{comm = {ADDRESS} : i64}}", "{comm = 7 : i64}", False),
+        ("seeded", "{seed = 99887766554433 : i64}", "{seed = 99887766554434 : i64}", False),
+        ("seeded", "{seed = 4294967296.5 : f64}", "{seed = 4294967297.5 : f64}", False),
+        ("opaque", '"some {\\" text"', '"other text"', False),
+    ],
+)
+def test_attributes_of_calls(target: str, config: str, other: str, is_same: bool) -> None:
+    texts = [compared(CALL.format(target, each)) for each in (config, other)]
+    assert (texts[0] == texts[1]) == is_same
+
+
+@pytest.mark.parametrize(
+    ("config", "other", "is_same"),
+    [
+        ('{"outer_dimension_partitions":["2"]}', '{"outer_dimension_partitions":["4"]}', True),
+        ('{"known_trip_count":{"n":"5"}}', '{"known_trip_count":{"n":"6"}}', False),
+        ('{"a":{"selected_algorithm":"7","beta":0}}', '{"a":{"beta":0}}', True),
+        ('{"a":{"selected_algorithm":"7","beta":0}}', '{"a":{"beta":1}}', False),
+        ('{"a":{"algorithm":{"algo_id":"3"}}}', '{"a":{"algorithm":{"algo_id":"4"}}}', True),
+        ('{"a":{"algorithm":"ALG_UNSET"}}', '{"a":{"algorithm":"ALG_DOT_F32"}}', False),
+        ('{"f":{"kind":"__triton"}}', '{"f":{"kind":"__cudnn"}}', False),
+        ('{"x":[{"plan_id":"1"}]}', '{"x":[{"plan_id":"2"}]}', True),
+    ],
+)
+def test_what_the_compiler_has_found(config: str, other: str, is_same: bool) -> None:
+    texts = [compared(f"{FUSED}{each}, sharding={{replicated}}") for each in (config, other)]
+    assert (texts[0] == texts[1]) == is_same
+    assert texts[0].endswith(", sharding={replicated}")
+    assert texts[0].startswith(FUSED)
+
+
+# ------------------------------------------------ constants, by the wire format of Protocol Buffers
+
+
+def varint(number: int) -> bytes:
+    found = b""
+    while number > 0x7F:
+        found += bytes([number & 0x7F | 0x80])
+        number >>= 7
+    return found + bytes([number])
+
+
+def field(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def module(*literals: bytes, name: bytes = b"jit_f", others: bytes = b"") -> bytes:
+    instructions = [
+        field(2, field(1, b"constant.1") + others + field(8, each) + field(7, name))
+        for each in literals
     ]
+    return field(1, name) + field(3, field(1, b"main") + b"".join(instructions))
 
 
-def test_a_constant_is_named_with_its_values() -> None:
-    summary, lines = compared(HLO, HLO.replace("constant(3)", "constant(4)"))
-    assert summary == (
-        "They differ in a constant (f32[]) at line 5 of cell [3]: 3 on processes 0,2-3, "
-        "4 on process 1."
-    )
-    assert lines[:2] == ["--- processes 0,2-3", "+++ process 1"]
-    assert "-f32[] constant(3)   # line 5 of cell [3]" in lines
-    assert "+f32[] constant(4)   # line 5 of cell [3]" in lines
+LARGE = bytes(1000)
 
 
-def test_an_operation_is_named_that_another_stands_for() -> None:
-    other = HLO.replace(" broadcast(f32[] tmp_1), dim", " negate(f32[] tmp_1), dim")
-    summary, _ = compared(HLO, other)
-    assert summary == (
-        "They differ first at line 5 of cell [3]: `broadcast` on processes 0,2-3, `negate` on "
-        "process 1."
-    )
+def test_equal_constants_have_one_digest_whatever_is_beside_them() -> None:
+    # A number, eight bytes and four bytes, which have no length.
+    others = varint(35 << 3) + varint(1 << 40) + varint(51 << 3 | 1) + bytes(8)
+    others += varint(60 << 3 | 5) + bytes(4)
+    expected = literals_digest(module(LARGE, b"a"))
+    assert literals_digest(module(LARGE, b"a", name=b"jit_g", others=others)) == expected
 
 
-def test_a_long_line_shows_where_it_differs() -> None:
-    long = HLO.replace('{"x":1}', '{"w":"' + "w" * 300 + '","x":1}')
-    summary, lines = compared(long, long.replace('"x":1', '"x":2'))
-    assert summary.endswith("in operands or attributes of `reduce`.")
-    assert any(line.startswith("-") and '"x":1' in line for line in lines)
-    assert any(line.startswith("+") and '"x":2' in line for line in lines)
-    assert max(map(len, lines)) < 200
+def test_other_constants_have_another() -> None:
+    changed = LARGE[:500] + b"\x01" + LARGE[501:]
+    made = [module(LARGE, b"a"), module(changed, b"a"), module(b"a", LARGE), module(LARGE)]
+    assert len({literals_digest(each) for each in made}) == len(made)
 
 
-def test_what_differs_in_layouts_or_operands_alone_is_shown_too() -> None:
-    summary, lines = compared(HLO, HLO.replace("->f32[]}", "->f32[]{:S(5)}}"))
-    assert "memory of their arguments" in summary
-    assert any("S(5)" in line for line in lines)
-    _, lines = compared(HLO, HLO.replace("tmp_2, f32[] tmp_1)", "tmp_0, f32[] tmp_1)"))
-    assert any(line.startswith("+") and "tmp_0, f32[] tmp_1" in line for line in lines)
+def test_what_is_no_message_is_an_error() -> None:
+    with pytest.raises(ValueError, match="wire type 3"):
+        literals_digest(b"\x0b")
 
 
-def test_facts_beside_the_program_are_named() -> None:
-    lines = program_lines(HLO, FRAMES)
-    one, two = ([ProgramLine(each), *lines] for each in ("devices (0, 1)", "devices (1, 0)"))
-    found = difference({BOTH[0]: one, BOTH[1]: two})
-    assert found is not None
-    assert found.summary == "They differ in the order of the devices that they run on: see below."
+# ---------------------------------------------------------------------- how many are kept
 
 
-def test_little_is_shown_of_much_that_differs() -> None:
-    lines = program_lines(HLO, FRAMES)
-    other = [ProgramLine(f"f32[] constant({i})") for i in range(5000)]
-    found = difference({BOTH[0]: lines, BOTH[1]: other})
-    assert found is not None
-    assert len(found.lines) == MAX_LINES
-    assert found.left_out > 100
-    assert text_of(found).endswith(f"… {found.left_out} lines more differ")
-
-
-def test_of_programs_that_are_not_remembered_nothing_is_said() -> None:
-    assert difference({BOTH[0]: [], BOTH[1]: program_lines(HLO, FRAMES)}) is None
-    assert difference({}) is None
-    assert (
-        difference({BOTH[0]: program_lines(HLO, FRAMES), BOTH[1]: program_lines(HLO, FRAMES)})
-        is None
-    )
+@pytest.mark.parametrize(
+    ("chars", "kept"),
+    [(10, MAX_PROGRAMS), (MAX_CHARS // 8, 8), (MAX_CHARS, MIN_PROGRAMS)],
+)
+def test_few_are_kept_of_large_programs(
+    monkeypatch: pytest.MonkeyPatch, chars: int, kept: int
+) -> None:
+    monkeypatch.setattr(jax_dispatch, "executable_lines", lambda number: lambda: [number])
+    programs = Programs()
+    for number in range(2 * MAX_PROGRAMS):
+        programs.keep(number, number, "x" * chars, ["fact"])
+        programs.keep(number, number, "x" * chars, ["fact"])  # compiled once more
+    there = [number for number in range(2 * MAX_PROGRAMS) if programs.lines(number)]
+    assert there == [*range(2 * MAX_PROGRAMS)][-kept:]
+    assert programs.lines(there[-1]) == [ProgramLine("fact"), there[-1]]

@@ -1,21 +1,32 @@
-"""How the values of the processes relate, from their descriptions alone."""
+"""How the values of the processes relate, and how errors are shown."""
 
 from __future__ import annotations
 
-import dataclasses
+import inspect
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxnb import errors
 from jaxnb.arrays.lost import PerProcess
 from jaxnb.cells.result import Agreement, CellResult, ProcessResult
-from jaxnb.errors import JaxnbError
+from jaxnb.errors import (
+    CellError,
+    CellTimeoutError,
+    JaxnbError,
+    ProcessDiedError,
+    RecoveryInterrupted,
+    SessionBrokenError,
+    SessionClosedError,
+    UsageError,
+)
 from jaxnb.model.arrays import ArrayInfo, ShardInfo
-from jaxnb.model.cells import ProcessError, ValueInfo
+from jaxnb.model.cells import ValueInfo
 
 A, B = b"a" * 16, b"b" * 16
 
@@ -45,18 +56,9 @@ def array(
         digest = digests[device] if device == owner else b""
         shards.append(ShardInfo(device, device, (part,), replica, digest))
     info = ArrayInfo(
-        shape=(8,),
-        dtype=dtype,
-        itemsize_bits=32,
-        sharding="S",
-        spec=None,
-        mesh=None,
-        memory_kind=memory_kind,
-        fully_replicated=replicated,
-        fully_addressable=processes == 1,
-        shards=tuple(shards),
-        corner=(((2 * owner,), str(owner)),),
-    )
+        (8,), dtype, 32, "S", None, None, memory_kind, replicated, processes == 1, tuple(shards),
+        (((2 * owner,), str(owner)),),
+    )  # fmt: skip
     payload = pickle.dumps(("whole", owner)) if replicated else None
     return ValueInfo("jax.Array", digests[owner] if replicated else b"", payload, "", {}, info)
 
@@ -79,48 +81,26 @@ HALVES_TWICE = [(0, 4), (0, 4), (4, 8), (4, 8)]
 NONE = [b""] * 4
 
 
-def test_no_process_has_a_value() -> None:
-    cell = result(None, None)
-    assert cell.agreement is Agreement.NO_VALUE
-    assert cell.value is None
-    assert cell.array is None
-
-
-def test_equal_values_are_one() -> None:
-    cell = result(plain({"a": 1}), plain({"a": 1}))
-    assert cell.agreement is Agreement.SAME
-    assert cell.value == {"a": 1}
-
-
-def test_values_that_differ_are_by_process() -> None:
-    cell = result(plain(1), plain(2), plain(1))
-    assert cell.agreement is Agreement.DIFFERENT
-    assert cell.value == {0: 1, 1: 2, 2: 1}
-    assert isinstance(cell.value, PerProcess)
-    assert repr(cell.value) == "PerProcess({0: 1, 1: 2, 2: 1})"
-
-
-def test_a_value_on_some_processes_only_is_different() -> None:
-    cell = result(plain(1), None)
-    assert cell.agreement is Agreement.DIFFERENT
-    assert cell.value == {0: 1, 1: None}
-
-
-def test_equal_bytes_of_other_types_are_different() -> None:
-    one = plain(1)
-    cell = result(one, dataclasses.replace(one, type_name="bool"))
-    assert cell.agreement is Agreement.DIFFERENT
-
-
-def test_values_without_a_digest_are_not_compared() -> None:
-    cell = result(plain(1, b""), plain(1, b""))
-    assert cell.agreement is Agreement.UNCOMPARED
-    assert cell.value == {0: 1, 1: 1}
-
-
-def test_one_process_agrees_with_itself() -> None:
-    assert result(plain(1, b"")).agreement is Agreement.SAME
-    assert result(plain(7)).value == 7
+@pytest.mark.parametrize(
+    ("infos", "agreement", "value"),
+    [
+        ((None, None), Agreement.NO_VALUE, None),
+        ((plain({"a": 1}), plain({"a": 1})), Agreement.SAME, {"a": 1}),
+        ((plain(1), plain(2), plain(1)), Agreement.DIFFERENT, {0: 1, 1: 2, 2: 1}),
+        ((plain(1), None), Agreement.DIFFERENT, {0: 1, 1: None}),
+        # Equal bytes of other types:
+        ((plain(1), replace(plain(1), type_name="bool")), Agreement.DIFFERENT, {0: 1, 1: 1}),
+        # Without a digest values are not compared; one process agrees with itself.
+        ((plain(1, b""), plain(1, b"")), Agreement.UNCOMPARED, {0: 1, 1: 1}),
+        ((plain(1, b""),), Agreement.SAME, 1),
+    ],
+)
+def test_values(infos: tuple[ValueInfo | None, ...], agreement: Agreement, value: Any) -> None:
+    cell = result(*infos)
+    assert (cell.agreement, cell.value, cell.array) == (agreement, value, None)
+    if agreement is Agreement.DIFFERENT:
+        assert isinstance(cell.value, PerProcess)
+        assert repr(cell.value) == f"PerProcess({value!r})"
 
 
 def test_a_sharded_array_is_one_array() -> None:
@@ -140,24 +120,17 @@ def test_equal_replicas_are_the_same() -> None:
     assert [s.digest for s in cell.array.shards] == [A] * 4
 
 
-@pytest.mark.parametrize("odd", range(4))
-def test_one_odd_replica_is_found(odd: int) -> None:
-    digests = [B if i == odd else A for i in range(4)]
-    cell = arrays(WHOLE, digests, replicated=True)
-    assert cell.agreement is Agreement.REPLICAS_DIFFER
-    assert cell.value == {i: ("whole", i) for i in range(4)}
-
-
-def test_partial_replicas_are_compared_part_by_part() -> None:
-    assert arrays(HALVES_TWICE, [A, A, B, B]).agreement is Agreement.SHARDED
-    assert arrays(HALVES_TWICE, [A, A, A, B]).agreement is Agreement.REPLICAS_DIFFER
-
-
 @given(st.lists(st.sampled_from([A, B]), min_size=4, max_size=4))
 def test_replicas_differ_exactly_if_digests_of_a_part_do(digests: list[bytes]) -> None:
     differ = digests[0] != digests[1] or digests[2] != digests[3]
     cell = arrays(HALVES_TWICE, digests)
-    assert (cell.agreement is Agreement.REPLICAS_DIFFER) == differ
+    assert cell.agreement is (Agreement.REPLICAS_DIFFER if differ else Agreement.SHARDED)
+    cell = arrays(WHOLE, digests, replicated=True)
+    if len(set(digests)) == 1:
+        assert (cell.agreement, cell.value) == (Agreement.SAME, ("whole", 0))
+    else:
+        assert cell.agreement is Agreement.REPLICAS_DIFFER
+        assert cell.value == {i: ("whole", i) for i in range(4)}
 
 
 @pytest.mark.parametrize("field", ["dtype", "memory_kind"])
@@ -173,15 +146,6 @@ def test_an_array_beside_another_value_is_different() -> None:
     assert cell.array is None
 
 
-def test_an_array_deleted_on_one_process_is_different() -> None:
-    infos = [array(i, WHOLE, [A] * 4, replicated=True) for i in range(4)]
-    assert infos[1].array is not None
-    infos[1] = dataclasses.replace(
-        infos[1], array=dataclasses.replace(infos[1].array, deleted=True)
-    )
-    assert result(*infos).agreement is Agreement.DIFFERENT
-
-
 def test_replicas_without_digests_are_unverified_and_still_one_value() -> None:
     cell = arrays(WHOLE, NONE, replicated=True)
     assert cell.agreement is Agreement.UNVERIFIED
@@ -191,30 +155,6 @@ def test_replicas_without_digests_are_unverified_and_still_one_value() -> None:
 def test_replicas_on_processes_that_did_not_run_are_not_missed() -> None:
     infos = {i: process(i, array(i, WHOLE, [A] * 4, replicated=True)) for i in (1, 2)}
     assert CellResult(1, "x", infos, 4, 0.1).agreement is Agreement.SAME
-
-
-def test_local_replicas_that_differ_are_found_on_every_process() -> None:
-    def local(digests: Sequence[bytes]) -> ValueInfo:
-        info = array(0, WHOLE, digests, processes=1)
-        assert info.array is not None
-        shards = tuple(
-            dataclasses.replace(s, digest=d)
-            for s, d in zip(info.array.shards, digests, strict=True)
-        )
-        whole = dataclasses.replace(info.array, shards=shards)
-        return dataclasses.replace(info, array=whole, digest=A)
-
-    assert result(local([A] * 4)).agreement is Agreement.SAME
-    cell = result(local([A] * 4), local([A, A, B, A]))
-    assert cell.agreement is Agreement.REPLICAS_DIFFER
-    assert cell.array is not None
-    assert [s.digest for s in cell.array.shards] == [A, A, B, A]
-
-
-def test_errors_are_by_process() -> None:
-    boom = ProcessError("ValueError", "boom", "", "")
-    cell = CellResult(1, "x", {0: process(0, None), 2: process(2, None, error=boom)}, 4, 0.1)
-    assert cell.errors == {2: boom}
 
 
 def test_a_large_value_is_fetched_once_and_on_access_only() -> None:
@@ -247,13 +187,49 @@ def test_a_value_of_a_class_that_the_notebook_lacks_says_so() -> None:
     assert isinstance(raised.value.__cause__, AttributeError)
 
 
-def test_a_sharded_array_of_one_process_is_its_description() -> None:
-    info = array(0, QUARTERS, NONE)
-    info = dataclasses.replace(info, payload_note="it is spread over processes")
-    assert process(0, info).value == info.array
-
-
 def test_results_survive_a_pickle() -> None:
     cell = result(plain(1), plain(2))
     again = pickle.loads(pickle.dumps(cell))
     assert again.value == {0: 1, 1: 2}
+
+
+# ---------------------------------------------------------------------- errors
+
+
+RESULT = CellResult(3, "1/0", {}, 4, 0.1)
+
+
+def test_every_error_is_a_jaxnb_error() -> None:
+    found = [
+        c for _, c in inspect.getmembers(errors, inspect.isclass) if c.__module__ == "jaxnb.errors"
+    ]
+    warnings = [kind for kind in found if issubclass(kind, Warning)]
+    assert (len(found), len(warnings)) == (17, 3)
+    others = {*warnings, RecoveryInterrupted}  # which is a KeyboardInterrupt
+    assert all(issubclass(kind, JaxnbError) or kind in others for kind in found)
+    assert all(kind.__doc__ for kind in found)
+
+
+def test_closed_by_the_user_is_not_broken_from_outside() -> None:
+    assert not issubclass(SessionClosedError, SessionBrokenError)
+    assert not issubclass(SessionBrokenError, SessionClosedError)
+    assert issubclass(ProcessDiedError, SessionBrokenError)
+    assert issubclass(CellTimeoutError, CellError)
+
+
+def test_cell_error_shows_the_processes_tracebacks_first() -> None:
+    error = CellError("process 0 raised", result=RESULT, rendering="[0-3]\nValueError: boom")
+    assert error.result is RESULT
+    assert error._render_traceback_() == [
+        "[0-3]",
+        "ValueError: boom",
+        "",
+        "CellError: process 0 raised",
+    ]
+
+
+def test_notes_are_shown_below_the_message() -> None:
+    error = UsageError("It cannot be done.")
+    assert error._render_traceback_() == ["UsageError: It cannot be done."]
+    error.add_note("Do something else.")
+    assert error._render_traceback_() == ["UsageError: It cannot be done.", "Do something else."]

@@ -1,17 +1,32 @@
-"""From what processes tell of their main threads to a timeline, and to who kept others waiting."""
+"""From what processes say of their main threads to a timeline and its card."""
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxnb.cells.card_cell import cell_card, timing_card
+from jaxnb.cells.result import timing_of
 from jaxnb.errors import UsageError
-from jaxnb.model.insight import SPAN_KINDS, Activity, CallSite, Span, SpanKind
+from jaxnb.model.insight import (
+    SPAN_KINDS,
+    Activity,
+    CallSite,
+    Late,
+    ProcessTimeline,
+    Span,
+    SpanKind,
+    Straggler,
+    Timeline,
+)
+from jaxnb.profile.card_timeline import MAX_LINES, timeline_card
 from jaxnb.profile.timelines import (
     MAX_CELLS,
     Interval,
@@ -21,6 +36,7 @@ from jaxnb.profile.timelines import (
     painted,
     union_seconds,
 )
+from support.cards import EVIL, Tags, cell
 
 STEP = CallSite("jit(step)", 5, (0, 1))
 
@@ -56,22 +72,6 @@ def kinds(spans: Sequence[Span]) -> list[tuple[float, float, SpanKind]]:
 
 
 # ---------------------------------------------------------------------- spans
-
-
-def test_what_is_within_something_is_what_the_thread_did() -> None:
-    found = painted(
-        [
-            Interval(0, 0.0, 10.0, "python"),
-            Interval(1, 1.0, 8.0, "tracing"),
-            Interval(1, 2.0, 3.0, "compiling"),
-            Interval(1, 5.0, 8.0, "tracing"),
-            Interval(0, 20.0, 21.0, "waiting"),
-        ]
-    )
-    assert kinds(found) == [
-        (0.0, 1.0, "python"), (1.0, 2.0, "tracing"), (2.0, 3.0, "compiling"),
-        (3.0, 8.0, "tracing"), (8.0, 10.0, "python"), (20.0, 21.0, "waiting"),
-    ]  # fmt: skip
 
 
 def intervals() -> st.SearchStrategy[list[Interval]]:
@@ -131,8 +131,7 @@ def test_who_runs_ahead_waits_once() -> None:
 
 def test_what_others_do_not_tell_of_is_not_compared() -> None:
     alone = activity(0.0, [(0.1, 0.2), (0.3, 0.4)])
-    found = made(1, told(alone, activity(0.0, [(0.15, 0.2)])))
-    assert found.dispatches == 1
+    assert made(1, told(alone, activity(0.0, [(0.15, 0.2)]))).dispatches == 1
     nothing = made(1, told(alone, None))
     assert (nothing.dispatches, list(nothing.processes), list(nothing.missing)) == (0, [0], [1])
     forgot = made(1, told(*[activity(0.0, [(0.1, 0.2)], first=4097)] * 2))
@@ -160,8 +159,8 @@ def test_the_last_cells_are_kept() -> None:
     kept = Timelines()
     with pytest.raises(UsageError, match="No cell has been run yet"):
         kept.timeline()
-    for cell in range(MAX_CELLS + 5):
-        kept.note(cell, told(activity(float(cell))))
+    for number in range(MAX_CELLS + 5):
+        kept.note(number, told(activity(float(number))))
     assert kept.timeline().cell == MAX_CELLS + 4
     assert kept.timeline(5).cell == 5
     with pytest.raises(UsageError, match=r"no timeline of cell \[4\].*now of 5-204"):
@@ -171,8 +170,8 @@ def test_the_last_cells_are_kept() -> None:
 def test_fewer_are_kept_where_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxnb.profile.timelines.MAX_BYTES", 250)
     kept = Timelines()
-    for cell in (1, 2, 3):
-        kept.note(cell, told(activity(0.0, [(0.1, 0.2)] * 5)))  # 120 bytes
+    for number in (1, 2, 3):
+        kept.note(number, told(activity(0.0, [(0.1, 0.2)] * 5)))  # 120 bytes
     with pytest.raises(UsageError, match="now of 2-3"):
         kept.timeline(1)
     kept.note(4, told(activity(0.0, [(0.1, 0.2)] * 50)))  # the last one is, in any case
@@ -181,8 +180,113 @@ def test_fewer_are_kept_where_they_are_large(monkeypatch: pytest.MonkeyPatch) ->
         kept.timeline(3)
 
 
-def test_of_two_cells_of_a_number_the_last_is_shown() -> None:
-    kept = Timelines()
-    kept.note(3, told(activity(0.0)))
-    kept.note(3, told(activity(0.0), activity(0.0)))
-    assert list(kept.timeline(3).processes) == [0, 1]
+# ---------------------------------------------------------------------- cards
+
+
+def process(index: int, *spans: Span, **settings: object) -> ProcessTimeline:
+    return ProcessTimeline(index, 0.0, 2.0, spans, **settings)  # type: ignore[arg-type]
+
+
+HERE = process(0, Span(0.0, 0.5, "python"), Span(0.5, 1.5, "waiting"), Span(1.5, 2.0, "python"))
+LATE = process(1, Span(0.0, 1.0, "compiling"), Span(1.0, 1.5, "tracing"),
+               Span(1.5, 2.0, "dispatching"))  # fmt: skip
+TIMELINE = Timeline(
+    7, {0: HERE, 1: LATE}, {}, 40,
+    lates=(Late(1, STEP, 1, 1.5, {0: 1.0}),), stragglers=(Straggler(1, 31, {0: 1.0}, STEP),),
+)  # fmt: skip
+
+TEXT = """\
+cell [7] · 2 processes · 2.0 s · 40 dispatches compared
+  0  ███████████████████·····································███████████████████
+  1  ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░░░░░░░░
+     0                  0.5 s              1.0 s             1.5 s         2.0 s
+     █ Python   ▓ tracing   ▒ compiling   ░ dispatching   · waiting
+  process Python tracing compiling dispatching waiting came last delayed others
+        0  1.0 s                                 1.0 s
+        1         0.50 s     1.0 s      0.50 s                31          1.0 s
+Process 1 was last at 31 of 40 dispatches; process 0 waited up to 1.0 s for it,
+most at line 5 (`jit(step)`)."""
+
+
+def test_the_text_of_a_timeline() -> None:
+    text = timeline_card(TIMELINE).text
+    assert text.startswith(TEXT)
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_picture() -> None:
+    html = timeline_card(TIMELINE).html
+    Tags(html)
+    assert html.count('<i style="width:') == 6
+    assert html.count("came last; others waited") == 1
+    assert "process 0: waiting, 500 ms to 1.50 s" in html
+    assert (
+        "collective 1 over processes 0-1: process 1 came last; others waited up to 1.00 s" in html
+    )
+    assert "1.5 s</span>" in html
+
+
+def test_what_a_process_did_not_tell() -> None:
+    ended = replace(HERE, ending="raised ValueError at line 3", dropped=9)
+    text = timeline_card(
+        replace(TIMELINE, processes={0: ended}, missing={1: "it did not come back"}, stragglers=(),
+                lates=(), forgotten=12, hosts=2)
+    ).text.replace("\n", " ")  # fmt: skip
+    assert "Process 0 raised ValueError at line 3." in text
+    assert "Process 1: no timeline (it did not come back)." in text
+    assert "No process kept the others waiting" in text
+    assert "12 earlier ones are not in it" in text
+    assert "up to 9 earlier ones count as Python" in text
+    assert "clocks of 2 hosts" in text
+    nobody = timeline_card(replace(TIMELINE, processes={}, stragglers=(), lates=()))
+    assert nobody.text.startswith("cell [7] · 0 processes")
+
+
+def test_names_cannot_leave_their_text() -> None:
+    site = CallSite(EVIL, 5, (0, 1))
+    evil = replace(
+        TIMELINE,
+        stragglers=(Straggler(1, 1, {0: 1.0}, site),),
+        lates=(Late(1, site, 1, 1.5, {0: 1.0}),),
+        processes={0: replace(HERE, ending=f"raised {EVIL}"), 1: LATE},
+    )
+    assert "script" not in Tags(timeline_card(evil).html).seen
+
+
+def test_many_processes_and_collectives() -> None:
+    everyone = {i: replace(HERE, process_index=i) for i in range(100)}
+    lates = tuple(Late(k, STEP, 99, 0.01 * k, {0: 0.005}) for k in range(150))
+    straggler = Straggler(99, 150, {0: 0.7}, STEP)
+    card = timeline_card(
+        replace(TIMELINE, processes=everyone, lates=lates, stragglers=(straggler,))
+    )
+    Tags(card.html)
+    assert "… 36 more processes" in card.text
+    assert re.search(r"^ +99 ", card.text, re.MULTILINE)
+    assert card.html.count("came last; others waited") == MAX_LINES
+    busy = replace(HERE, spans=tuple(
+        Span(k / 1e4, (k + 1) / 1e4, "python" if k % 2 else "waiting") for k in range(20_000)
+    ))  # fmt: skip
+    assert len(timeline_card(replace(TIMELINE, processes={0: busy})).html) < 200_000
+
+
+def test_a_timed_cell() -> None:
+    timing = timing_of({0: (0.12, 0.001, 0.0012, 0.0014), 1: (0.2, 0.002, 0.002, 0.0021)})
+    lines = timing_card(timing).text.splitlines()
+    assert lines[:4] == [
+        "timed · 3 calls after the first · 2.00 ms on the slowest process",
+        "  process  first call   median        middle half  fastest  slowest",
+        "        0      120 ms  1.20 ms  1.10 ms – 1.30 ms  1.00 ms  1.40 ms",
+        "        1      200 ms  2.00 ms  2.00 ms – 2.05 ms  2.00 ms  2.10 ms",
+    ]
+    html = timing_card(timing).html
+    Tags(html)
+    assert "1.10 ms – 1.30 ms" in html
+    card = cell_card(replace(cell([None] * 2), timing=timing))
+    assert card.text.startswith("timed · 3 calls")
+    assert card.text.endswith("2 processes · 0.31 s")
+    for calls, heading in (
+        ({0: (0.1, 0.2, 0.2), 1: (0.1, 0.3)}, "timed · 1 to 2 calls after the first, as not all"),
+        ({0: (0.1,), 1: ()}, "timed · no call after the first"),
+    ):
+        assert timing_card(timing_of(calls)).text.startswith(heading)

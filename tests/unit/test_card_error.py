@@ -1,0 +1,194 @@
+"""Cards of errors: what several processes have raised is said once, and causes come first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from jaxnb.cells import card_error
+from jaxnb.cells.outcome import cell_error
+from jaxnb.cells.result import CellResult, ProcessResult
+from jaxnb.lockstep.divergence import STILL_VALID
+from jaxnb.model.cells import ProcessError
+from jaxnb.model.dispatches import DigestedArray, Divergence, UnequalInput
+from support.cards import Tags, cell
+
+
+def test_one_raise_that_says_something_else_on_each_process_is_one_error():
+    def raised(message: str, line: int = 2) -> ProcessError:
+        shown = f"Cell In[1], line {line}\n\nValueError: {message}"
+        return ProcessError("ValueError", message, shown, shown, line)
+
+    errors = {0: raised("2"), 1: raised("b"), 2: raised("b"), 3: raised("b", 5)}
+    result = cell([None] * 4, errors=errors, seconds=[0.1, 0.1, 0.1, 0.3])
+    groups = card_error.error_groups(result)
+    assert [g.processes for g in groups] == [(0, 1, 2), (3,)]
+    text = card_error.error_card(result).text
+    assert "ValueError: 2\n\nprocess 0: 2\nprocesses 1-2: b\n\nValueError on process 3" in text
+    assert str(cell_error(result)) == (
+        "process 0 raised ValueError: 2 at line 2; processes 1-2 raised ValueError: b at line 2; "
+        "process 3 raised ValueError: b at line 5 (cell [7])"
+    )
+
+
+def test_who_an_interrupt_found_waiting_inside_jax_is_one_line():
+    def interrupted(line: int, *inside: str) -> ProcessError:
+        frames = "\n\n".join([f"Cell In[7], line {line}\n----> {line} f(x)", *inside])
+        shown = f"KeyboardInterrupt  Traceback\n{frames}\n\nKeyboardInterrupt: "
+        return ProcessError("KeyboardInterrupt", "", shown, shown, line)
+
+    jax = "File /v/lib/site-packages/jax/_src/pxla.py:13, in call\n----> 13 go()"
+    errors = {0: interrupted(6, jax), 1: interrupted(4), 2: interrupted(5, jax)}
+    text = card_error.error_card(cell([None] * 3, errors=errors)).text
+    assert text.startswith("KeyboardInterrupt on process 1, first")
+    assert text.endswith(
+        "\n\nProcess 0 was interrupted inside jax at line 6.\n\n"
+        "Process 2 was interrupted inside jax at line 5."
+    )
+    assert "pxla.py" not in text
+    only = card_error.error_card(cell([None] * 2, errors=dict.fromkeys([0, 1], errors[0]))).text
+    assert "pxla.py" in only
+
+
+def test_errors_that_differ_only_in_ports_and_addresses_are_one():
+    def lost(port: int, where: int) -> ProcessError:
+        said = f"closed by [127.0.0.1]:{port}, 10.0.0.1:{port}, pid {port}, <f at {where:#x}>"
+        return ProcessError("RuntimeError", said, f"File a.py:{1000}\n{said}", "", 5)
+
+    errors = {i: lost(36000 + i, 0x7F0000000000 + i) for i in range(3)}
+    result = cell([None] * 4, errors={**errors, 3: lost(1, 2)})
+    groups = [g.processes for g in card_error.error_groups(result)]
+    assert groups == [(0, 1, 2), (3,)]  # 0x2 is short
+    other = replace(errors[1], traceback=errors[1].traceback.replace("py:1000", "py:1001"))
+    result = cell([None] * 2, errors={0: errors[0], 1: other})
+    assert len(card_error.error_groups(result)) == 2
+    short = "Cell In[2], line 3, in R.f\n----> 3 def f(self): raise E\n\nE: no"
+    more = short.replace("\n---", "\n      2 class R:\n---").replace(" 3 def", " 3     def")
+    for text, count in ((more, 1), (more.replace("R.f", "R.g"), 2)):
+        shown = {i: ProcessError("E", "no", each, "", 3) for i, each in enumerate([short, text])}
+        assert len(card_error.error_groups(cell([None] * 2, errors=shown))) == count
+
+
+def test_of_a_long_message_the_beginning_is_shown_once():
+    def unequal(i: int) -> ProcessError:
+        said = f"not equal. {'expected ' * 200}got {i}"
+        return ProcessError("AssertionError", said, f"line 3\nAssertionError: {said}", "", 3)
+
+    text = card_error.error_card(cell([None] * 4, errors={i: unequal(i) for i in range(4)})).text
+    assert text.startswith("AssertionError on processes 0-3\nline 3\nAssertionError: not ")
+    assert text.endswith(
+        "…\n… 316 more characters, in `spmd.last_result.per_process[0].error.message`; the "
+        "messages of processes 1-3 differ in what follows"
+    )
+    assert len(text) < 2000
+
+
+def test_who_was_left_behind_comes_last_in_one_line_without_their_error():
+    said = f"process 1: raised NameError at line 3. None of it has run, {STILL_VALID}."
+    behind = ProcessError("DivergenceError", said, "", "", 4)
+    cause = ProcessError("NameError", "name 'x' is not defined", "its traceback", "", 3)
+    result = cell([None] * 2, errors={0: behind, 1: cause}, seconds=[1.0, 2.0])
+    assert [g.processes for g in card_error.error_groups(result)] == [(1,), (0,)]
+    waited = (
+        "Process 0 only waited for it at line 4. What they were to compute has run on no process, "
+        "and earlier results are valid."
+    )
+    card = card_error.error_card(result)
+    assert card.text.endswith(f"its traceback\n\n{waited}")
+    assert waited in card.html
+    assert "DivergenceError" not in card.html
+    # One that says more than that is shown whole.
+    other = replace(behind, message=said.replace("earlier results are", "nothing is"))
+    result = cell([None] * 2, errors={0: other, 1: cause}, seconds=[1.0, 2.0])
+    assert "nothing is valid" in card_error.error_card(result).html
+
+
+def digested(name: str) -> DigestedArray:
+    of = ((0, 1), 1, 0, "jit(f)", 5, name, 7, "made at line 1")
+    return DigestedArray(*of, "float32[4]", "P()", ())
+
+
+def test_a_refusal_whose_reason_is_told_above_is_short():
+    error = ProcessError("DivergenceError", "They do not agree", "a long story", "", 5)
+    found = tuple(UnequalInput(digested(name), (), ((0,), (1,)), False) for name in ("a", "b"))
+    result = replace(cell([None] * 2, errors={0: error, 1: error}), unequal=found)
+    assert card_error.error_card(result).text.endswith("a long story")  # it may have another reason
+    card = card_error.error_card(replace(result, divergence=Divergence(7, 1, "inputs", ())))
+    assert card.text == (
+        "DivergenceError on processes 0-1 · line 5\n`a`, `b` are not equal on all processes, as "
+        "was told above. The computation has run on none of them, and what was computed before is "
+        "valid."
+    )
+    assert "<pre>" not in card.html
+
+
+def test_errors_show_once_per_traceback_with_the_cause_first():
+    late = ProcessError("RuntimeError", "connection closed", "late traceback", "late traceback", 5)
+    cause = ProcessError("ValueError", "boom", "the traceback", "\x1b[31mthe traceback\x1b[0m", 3)
+    result = cell(
+        [None] * 4, errors={0: late, 1: cause, 2: late, 3: late}, seconds=[2.1, 0.1, 2.2, 2.2]
+    )
+    groups = card_error.error_groups(result)
+    assert [g.processes for g in groups] == [(1,), (0, 2, 3)]
+    card = card_error.error_card(result)
+    assert card.text == (
+        "ValueError on process 1, first · line 3 · after 0.10 s\nthe traceback\n\n"
+        "RuntimeError on processes 0,2-3 · line 5 · after 2.1 s\nlate traceback"
+    )
+    # Of two that raised by themselves the first is who raised first, however long formatting took.
+    own = {
+        0: replace(cause, seconds=0.5, at=9.5),
+        1: replace(cause, type_name="E", seconds=0.1, at=9.1),
+    }
+    groups = card_error.error_groups(cell([None] * 2, errors=own, seconds=[0.6, 1.5]))
+    assert [(g.processes, g.seconds) for g in groups] == [((1,), 0.1), ((0,), 0.5)]
+    assert "\x1b[31m" in card_error.error_card(result, ansi=True).text
+    assert "\x1b" not in card.html
+    assert Tags(card.html).seen.count("details") == 2
+    assert card_error.error_card(cell([None])).html == ""
+
+
+@pytest.mark.parametrize(("interrupted_at", "first"), [(3.0, 0), (1.1, 1)])
+def test_an_interrupt_of_what_had_parted_is_not_the_cause(interrupted_at, first):
+    parted = ProcessError("DivergenceError", "they do not agree", "", "", 2)
+    interrupted = ProcessError("KeyboardInterrupt", "", "", "", 3)
+    result = cell([None] * 2, errors={0: parted, 1: interrupted}, seconds=[1.0, interrupted_at])
+    assert card_error.error_groups(result)[0].processes == (first,)
+
+
+def test_a_cells_error_says_once_what_several_have_raised_and_where() -> None:
+    def raised(index: int, message: str, traceback: str, line: int | None) -> ProcessResult:
+        error = ProcessError("Error", message, traceback, "", line)
+        return ProcessResult(index, None, "", "", (), error, index / 10, 0.0)
+
+    found = [
+        raised(0, "no", "by one way", 3),
+        raised(1, "waited at line 4: `f(x)`", "", 4),
+        raised(2, "no\nat all", "by another", 3),
+        raised(3, "see line 44, at line 44", "", 4),
+        raised(4, "It is lost. Make it again.", "", 3),
+        raised(5, "outside", "", None),
+    ]
+    result = CellResult(7, "", dict(enumerate(found)), 5, 0.5)
+    assert str(cell_error(result)) == (
+        "processes 0,2 raised Error: no at line 3; process 1 raised Error: waited at line 4: "
+        "`f(x)`; process 3 raised Error: see line 44, at line 44 at line 4; process 4 raised "
+        "Error at line 3: It is lost. Make it again; process 5 raised Error: outside (cell [7])"
+    )
+
+
+def test_below_the_tracebacks_their_messages_and_lines_are_not_said_again() -> None:
+    def raised(index: int, kind: str, message: str) -> ProcessResult:
+        error = ProcessError(kind, message, f"{kind}: {message}", "", 3)
+        return ProcessResult(index, None, "", "", (), error, index / 10, 0.0)
+
+    found = [
+        raised(0, "NameError", "name 'x' is not defined"),
+        raised(1, "DivergenceError", "they do not agree " * 20),
+    ]
+    error = cell_error(CellResult(7, "", dict(enumerate(found)), 3, 0.5))
+    assert "they do not agree they do not agree" in str(error)
+    assert error._render_traceback_()[-1] == (
+        "CellError: process 0 raised NameError; process 1 raised DivergenceError (cell [7])"
+    )
