@@ -21,8 +21,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-# Who connects draws a random number and sends it first. A packet carries a code made from that,
-# the
+# Who connects draws a random number and sends it first. A packet carries a code made from that, the
 # key and the packet's own number, so what another has made up, changed, or sent a second time, on
 # this connection or on another, is found, and ends the connection. It can be read on its way, and
 # whoever is on the way can leave packets out.

@@ -257,7 +257,8 @@ class Panel:
             self._looker.look()
         self._tell_who_is_absent(now)
         self._tell_who_raised(now)
-        reason = self._failure() or self._fault() or Reason("")
+        self.failed_apart = ""
+        reason = (self._stand() and (self._failure() or self._fault())) or Reason("")
         is_quiet = now - self._running.shown_at >= QUIET_SECONDS
         if reason.text or self._waits() or is_quiet:
             self._show(reason)
@@ -341,8 +342,7 @@ class Panel:
     def _failure(self) -> Reason | None:
         """Returns what is said of a computation that has failed on some processes only, so far."""
         apart = self._group.apart()
-        if apart is None or not self._stand():
-            self.failed_apart = ""
+        if apart is None:
             return None
         self.failed_apart = str(apart)
         return Reason(f"{apart}.", "missing")
@@ -352,7 +352,7 @@ class Panel:
 
         A main thread that asks is waited for by nobody's thread.
         """
-        if self._looker is None or not self._stand():
+        if self._looker is None:
             return None
         if silent := self._looker.silent():
             return silent_reason(*silent)
