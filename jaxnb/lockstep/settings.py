@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from jaxnb.labels import processes_label
 from jaxnb.model.cells import CellReply
-from jaxnb.model.group import START_SETTINGS, ProcessReport, Settings
+from jaxnb.model.group import ProcessReport, Settings
 from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import in_notebook, the_cell
 
@@ -34,7 +34,7 @@ class Difference:
     def mend(self) -> str:
         """What to type so that it is equal: the value of most."""
         value = self.values[0][0]
-        if self.name in START_SETTINGS:
+        if self.name.isupper() or self.name.startswith("version of "):
             return "Start the processes with the same environment and the same packages."
         literal = value if _is_literal(value) else repr(value)
         return in_notebook(f"Type `%spmd jax.config.update({self.name!r}, {literal})`.")
