@@ -64,36 +64,33 @@ def test_a_constant_is_named_with_its_values() -> None:
 
 def test_an_operation_is_named_that_another_stands_for() -> None:
     other = HLO.replace(" broadcast(f32[] tmp_1), dim", " negate(f32[] tmp_1), dim")
-    summary, _ = compared(HLO, other)
-    assert summary == (
-        "They differ first at line 5 of cell [3]: `broadcast` on processes 0,2-3, `negate` on "
-        "process 1."
-    )
+    summary, lines = compared(HLO, other)
+    assert summary == "They differ first at line 5 of cell [3]: see below."
+    assert any(line.startswith("-") and "broadcast" in line for line in lines)
+    assert any(line.startswith("+") and "negate" in line for line in lines)
 
 
 def test_a_long_line_shows_where_it_differs() -> None:
     long = HLO.replace('{"x":1}', '{"w":"' + "w" * 300 + '","x":1}')
-    summary, lines = compared(long, long.replace('"x":1', '"x":2'))
-    assert summary.endswith("in operands or attributes of `reduce`.")
+    _, lines = compared(long, long.replace('"x":1', '"x":2'))
     assert any(line.startswith("-") and '"x":1' in line for line in lines)
     assert any(line.startswith("+") and '"x":2' in line for line in lines)
     assert max(map(len, lines)) < 200
 
 
 def test_what_differs_in_layouts_or_operands_alone_is_shown_too() -> None:
-    summary, lines = compared(HLO, HLO.replace("->f32[]}", "->f32[]{:S(5)}}"))
-    assert "memory of their arguments" in summary
+    _, lines = compared(HLO, HLO.replace("->f32[]}", "->f32[]{:S(5)}}"))
     assert any("S(5)" in line for line in lines)
     _, lines = compared(HLO, HLO.replace("tmp_2, f32[] tmp_1)", "tmp_0, f32[] tmp_1)"))
     assert any(line.startswith("+") and "tmp_0, f32[] tmp_1" in line for line in lines)
 
 
-def test_facts_beside_the_program_are_named() -> None:
+def test_facts_beside_the_program_are_shown() -> None:
     lines = program_lines(HLO, FRAMES)
     one, two = ([ProgramLine(each), *lines] for each in ("devices (0, 1)", "devices (1, 0)"))
     found = difference({BOTH[0]: one, BOTH[1]: two})
     assert found is not None
-    assert found.summary == "They differ in the order of the devices that they run on: see below."
+    assert {"-devices (0, 1)", "+devices (1, 0)"} <= set(found.lines)
 
 
 def test_little_is_shown_of_much_that_differs() -> None:
