@@ -259,8 +259,10 @@ class ForkLoop:
         """Ends every descendant, removes the cluster's folder, and ends this process."""
         # New orphans arrive as their parents die, so again until none is left.
         signal.set_wakeup_fd(-1)
-        while psutil.Process().children():
-            lifeline.kill_descendants()
+        while descendants := psutil.Process().children(recursive=True):
+            for process in descendants:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, 0)[0]:
                     pass
