@@ -327,7 +327,7 @@ class Panel:
 
     def _failure(self) -> Reason | None:
         """Returns what is said of a computation that has failed on some processes only, so far."""
-        apart = self._group.apart()
+        apart = self._group.apart(self._standing.silent)
         if apart is None:
             return None
         self.failed_apart = str(apart)
