@@ -236,9 +236,10 @@ class Panel:
         now = time.monotonic()
         if now < self._look_at:
             return
-        self._look_at = now + LOOK_SECONDS
         waiting = set(self._running.waiting_for)
         self._standing.see(self._group.where(waiting), waiting, now)
+        # Who has answered late, as a stopped process that goes on, may end the cell in a moment.
+        self._look_at = max(now + LOOK_SECONDS, time.monotonic() + LOOK_SECONDS / 2)
         if self._looker is not None:
             self._looker.look()
         self._tell_who_is_absent(now)
