@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
 from jaxnb.errors import ProcessDiedError, SessionBrokenError
+from jaxnb.launch.host import control_groups
 from jaxnb.model.scripts import in_notebook
 
 # gloo writes its line in eight pieces (``std::cout << …``), from several threads at once, so the
@@ -141,8 +141,8 @@ class Death:
         pid: Its process id.
         status: Exit status; negative for a signal; None if unknown.
         tail: What it wrote last to standard output and error.
-        out_of_memory: The kernel's counters say that it has killed a process for want of
-            memory since the last look, and this one was killed by SIGKILL.
+        out_of_memory: It was killed by SIGKILL, and the kernel has killed a process for want of
+            memory since the death before.
         at: When that was noticed, on ``time.monotonic()``.
     """
 
@@ -160,42 +160,22 @@ def dead_processes(deaths: Iterable[Death]) -> set[int]:
     return {death.index for death in deaths if death.role == "engine"}
 
 
-class OomKills:
-    """The kernel's counters of processes that it has killed for want of memory.
+def oom_kills(files: Iterable[Path] | None = None) -> int:
+    """Returns how many processes the kernel says that it has killed for want of memory.
 
     Args:
-        files: Where they are; by default those of this process's control groups and of the
-            host, as far as they may be read.
+        files: Where it counts them; by default for this process's control groups and the host.
+            What may not be read counts as none.
     """
-
-    def __init__(self, files: Sequence[Path] | None = None) -> None:
-        self._files = tuple(_oom_files() if files is None else files)
-        self._lock = threading.Lock()
-        self._seen = self._counts()
-
-    def judge(self, death: Death) -> Death:
-        """Returns a death with the kernel's word on it: whether memory was the reason."""
-        with self._lock:
-            now = self._counts()
-            grown = any(count > self._seen.get(file, count) for file, count in now.items())
-            self._seen = now
-        if not grown or death.status != -signal.SIGKILL:
-            return death
-        return replace(death, out_of_memory=True)
-
-    def _counts(self) -> dict[Path, int]:
-        found = {}
-        for file in self._files:
-            with contextlib.suppress(OSError):  # it is not there, or not for us
-                count = re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE)
-                if count:
-                    found[file] = int(count[1])
-        return found
+    count = 0
+    for file in _oom_files() if files is None else files:
+        with contextlib.suppress(OSError):
+            found = re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE)
+            count += int(found[1]) if found else 0
+    return count
 
 
 def _oom_files() -> Iterator[Path]:
-    from jaxnb.launch.host import control_groups  # not in the fork server: it imports psutil
-
     yield Path("/proc/vmstat")
     # The limit that was reached may be one of a group further up.
     for group, is_first in control_groups():

@@ -38,8 +38,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+import psutil
+
 from jaxnb.launch import lifeline
-from jaxnb.launch.deaths import ChatterFilter, DumpFilter, undated
+from jaxnb.launch.deaths import ChatterFilter, DumpFilter, oom_kills, undated
 from jaxnb.launch.folder import command_line
 
 TAIL_BYTES = 16 << 10
@@ -247,8 +249,6 @@ class ForkLoop:
 
     def _kill_orphans(self) -> None:
         """Ends what ended children left behind (``!sleep 1000 &``), ours by adoption."""
-        import psutil
-
         for process in psutil.Process().children():
             if process.pid not in self._children:
                 for member in [*process.children(recursive=True), process]:
@@ -257,12 +257,12 @@ class ForkLoop:
 
     def _end(self) -> None:
         """Ends every descendant, removes the cluster's folder, and ends this process."""
-        import psutil
-
         # New orphans arrive as their parents die, so again until none is left.
         signal.set_wakeup_fd(-1)
-        while psutil.Process().children():
-            lifeline.kill_descendants()
+        while descendants := psutil.Process().children(recursive=True):
+            for process in descendants:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, 0)[0]:
                     pass
@@ -281,6 +281,7 @@ class ForkServer(ForkLoop):
         self._buffer = b""
         self._imported = False
         self._stops: list[tuple[int, set[int]]] = []
+        self._oom_kills = oom_kills()
         self._listen(command_fd, self._on_command_bytes)
         signal.set_wakeup_fd(self._wake_fds[1], warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -427,12 +428,20 @@ class ForkServer(ForkLoop):
         self._on_output(child)
         self._close_output(child)
         tail = child.last_words()
+        kills_before, self._oom_kills = self._oom_kills, oom_kills()
         if child.reply_to is not None:
             error = f"the {child.role} ended with status {status} while starting\n{tail}"
             self._emit(reply=child.reply_to, error=error)
         elif not child.told_to_stop:
-            of_child = {"role": child.role, "index": child.index, "pid": child.pid}
-            self._emit(event="died", **of_child, status=status, tail=tail)
+            self._emit(
+                event="died",
+                role=child.role,
+                index=child.index,
+                pid=child.pid,
+                status=status,
+                tail=tail,
+                out_of_memory=status == -signal.SIGKILL and self._oom_kills > kills_before,
+            )
 
     def _answer_stops(self) -> None:
         for entry in list(self._stops):

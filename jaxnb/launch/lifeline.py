@@ -10,8 +10,6 @@ import sys
 import threading
 import time
 
-import psutil
-
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -40,13 +38,9 @@ def die_with_parent(parent_pid: int) -> None:
         os._exit(1)
 
 
-def adopt_orphans() -> bool:
-    """Makes this process the parent of orphaned descendants, so that it can end them.
-
-    Returns:
-        Whether the system can do that (Linux can).
-    """
-    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+def adopt_orphans() -> None:
+    """Makes this process the parent of orphaned descendants, so that it can end them (on Linux)."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def open_process(pid: int) -> int | None:
@@ -77,13 +71,6 @@ def end_with_parent(parent_pid: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="jaxnb-parent-watch", daemon=True).start()
-
-
-def kill_descendants() -> None:
-    """Kills all processes that descend from this one."""
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
 
 
 def interrupt(pid: int) -> None:

@@ -105,8 +105,13 @@ class Programs:
     def _wait_for(self, lock: int, program: str) -> None:
         """Takes a lock, as soon as nobody else has it."""
         pause = 0.001
-        while not _taken(lock):
-            self.doing[threading.get_ident()] = Compiling(program, _holder(lock))
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            holder = os.pread(lock, 16, 0)
+            self.doing[threading.get_ident()] = Compiling(
+                program, int(holder) if holder.isdigit() else None
+            )
             time.sleep(pause)
             pause = min(1.5 * pause, LONGEST_SLEEP)
 
@@ -148,23 +153,10 @@ class Programs:
         return True
 
 
-def _taken(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _say(lock: int, text: bytes) -> None:
     with contextlib.suppress(OSError):  # the disk is full: then others wait for their turn
         os.ftruncate(lock, 0)
         os.pwrite(lock, text, 0)
-
-
-def _holder(lock: int) -> int | None:
-    text = os.pread(lock, 16, 0)
-    return int(text) if text.isdigit() else None
 
 
 def _entry(lines: Lines, data: bytes) -> bytes:

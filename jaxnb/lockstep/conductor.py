@@ -282,7 +282,7 @@ class Conductor:
         for waiting in self._waiting_other():
             word = waiting.word
             if dead := [q for q in word.participants if self._processes[q].is_dead]:
-                stop = self._stop("dead", self._sides(word), Side(tuple(dead)))
+                stop = self._stop("dead", self._side(word), Side(tuple(dead)))
                 return [
                     self._answer(each, stop)
                     for q in word.participants
@@ -306,7 +306,7 @@ class Conductor:
         cell = self._processes[self._who(word)[0]].cell
         gone = {q: self._gone(q, cell) for q in word.participants}
         blamed = [found[1] for found in gone.values() if found is not None and found[0] == kind]
-        return self._stop_words([word], kind, (*self._sides(word), *joined(blamed)))
+        return self._stop_words([word], kind, (self._side(word), *joined(blamed)))
 
     def _stop_stuck(self) -> list[Answer]:
         """Stops words none of which can be granted before another of them."""
@@ -329,7 +329,7 @@ class Conductor:
         alike = [word for word in stuck if word.participants == first]
         kind: StopKind = "diverged" if len(alike) > 1 else "ring"
         those = alike if kind == "diverged" else stuck
-        return self._stop_words(those, kind, tuple(s for w in those for s in self._sides(w)))
+        return self._stop_words(those, kind, tuple(map(self._side, those)))
 
     def _explained(self) -> list[Answer]:
         return self._talks.answers(self._can_tell, self._end_of)
@@ -375,16 +375,16 @@ class Conductor:
     def _who(self, word: Word) -> Processes:
         return tuple(q for q in word.participants if self._has_said(q, word))
 
-    def _sides(self, word: Word) -> tuple[Side, ...]:
+    def _side(self, word: Word) -> Side:
+        """Returns who waits with a word, in main threads or else in others."""
         said = self._who(word) or tuple(
             q for q in word.participants if self._other(q, word) is not None
         )
-        return (Side(said, word=word),)
+        return Side(said, word=word)
 
-    def _stop(self, kind: StopKind, *sides: Side | tuple[Side, ...]) -> Stop:
+    def _stop(self, kind: StopKind, *sides: Side) -> Stop:
         self._stops += 1
-        flat = [s for each in sides for s in (each if isinstance(each, tuple) else (each,))]
-        return Stop(self._stops, kind, tuple(flat))
+        return Stop(self._stops, kind, sides)
 
     def _go(self, waiting: Waiting, told: tuple[tuple[int, str], ...]) -> Answer:
         state = self._processes[waiting.process]

@@ -11,27 +11,22 @@ import collections
 import contextlib
 import hashlib
 import hmac
-import itertools
 import json
 import logging
 import os
 import secrets
 import socket
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
-# Who connects draws a random number and sends it first. A packet carries a code made from that,
-# the
-# key and the packet's own number, so what another has made up, changed, or sent a second time, on
-# this connection or on another, is found, and ends the connection. It can be read on its way, and
-# whoever is on the way can leave packets out.
+# Over TCP who connects sends a proof that it knows the key, and gets another one back. On one host
+# nobody else can read the stream then, or put anything into it; between hosts that takes TLS.
 
-HEAD = struct.Struct("<IQ16s")
-"""Before a packet: its size, its number, its code."""
+SIZE = struct.Struct("<I")
+"""Before a packet: how long it is."""
 
-DRAWN_BYTES = 32
-"""Size of the random number that comes first."""
+PROOF_BYTES = 32
+"""How long each end's proof is."""
 
 SEND_BYTES = 1 << 20
 """What is sent has room, so that it is taken as a whole: the system may give less."""
@@ -43,19 +38,18 @@ class HungUpError(ConnectionError):
     """The other end has closed the connection, or has ended."""
 
 
-class SealedConnection:
-    """One end of a stream whose packets carry codes.
+class StreamConnection:
+    """One end of a stream of packets; both ends know a key.
 
     Args:
         connection: Connected to the other end, which makes one of these of its own.
         key: What both ends know, and nobody else.
         max_bytes: No packet that comes is longer.
         peer: The other end's process id, if it is known.
-        is_new: Of who accepts: takes the number that the other end has drawn, and returns whether
-            nobody has sent it before.
+        accepts: The other end has connected, and proves first that it knows the key.
 
     Attributes:
-        is_known: Whether a packet has come that only who knows the key can have made.
+        is_known: Whether the other end has proved that it knows the key.
     """
 
     def __init__(
@@ -64,23 +58,23 @@ class SealedConnection:
         key: bytes,
         max_bytes: int,
         peer: int | None = None,
-        is_new: Callable[[bytes], bool] | None = None,
+        *,
+        accepts: bool = False,
     ) -> None:
-        self.peer, self._socket, self._key, self._max_bytes = peer, connection, key, max_bytes
+        self.peer, self._socket, self._max_bytes = peer, connection, max_bytes
         self.fileno, self.close = connection.fileno, connection.close
-        self.is_known = False
-        self._is_new = is_new
+        self.is_known, self._accepts = False, accepts
         self._buffer, self._came = memoryview(bytearray(_READ_BYTES)), bytearray()
         self._sizes: list[int] = []  # of what was read and is in the buffer only
         self._whole: collections.deque[bytes] = collections.deque()
-        self._counts = itertools.count(1)
-        self._last, self._missing = 0, set[int]()
-        self._keys: tuple[bytes, bytes] | None = None  # of what is sent, of what comes
-        if is_new is None:
-            drawn = secrets.token_bytes(DRAWN_BYTES)
-            self._keys = self._key_of(drawn, b"asks"), self._key_of(drawn, b"answers")
+        asks, answers = (
+            hashlib.blake2b(side, key=key, digest_size=PROOF_BYTES).digest()
+            for side in (b"asks", b"answers")
+        )
+        self._own_proof, self._others_proof = (answers, asks) if accepts else (asks, answers)
+        if not accepts:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
-            connection.sendall(drawn)
+            connection.sendall(self._own_proof)
 
     def send(self, packet: bytes) -> None:
         """Sends a packet; from any thread, and from a signal's handler.
@@ -98,11 +92,8 @@ class SealedConnection:
         self._send(packet, socket.MSG_DONTWAIT)
 
     def _send(self, packet: bytes, flags: int) -> None:
-        if self._keys is None:
-            raise ConnectionAbortedError("nothing can be said before the other end has begun")
-        number = next(self._counts)
-        sealed = HEAD.pack(len(packet), number, _code(self._keys[0], number, packet)) + packet
-        if self._socket.send(sealed, flags) != len(sealed):
+        framed = SIZE.pack(len(packet)) + packet
+        if self._socket.send(framed, flags) != len(framed):
             self.close()
             raise ConnectionAbortedError("the other end does not read")
 
@@ -111,7 +102,7 @@ class SealedConnection:
 
         What another thread sets in this one loses no packet.
         """
-        while not self._whole and not (self._keys and self._opens(self._keys[1])):
+        while not self._whole and not self._opens():
             self._read()
         return self._whole[0]
 
@@ -124,7 +115,7 @@ class SealedConnection:
 
         Raises:
             HungUpError: There will be no more.
-            ConnectionAbortedError: What came is not the other end's.
+            ConnectionAbortedError: The other end does not know the key, or a packet is too long.
         """
         self._read()
         packets = list(self._whole)
@@ -139,52 +130,33 @@ class SealedConnection:
             raise HungUpError("the other end has hung up")
         self._came += self._buffer[:size]
         self._sizes.clear()
-        if self._keys is None:
-            if len(self._came) < DRAWN_BYTES:
+        if not self.is_known:
+            if len(self._came) < PROOF_BYTES:
                 return
-            drawn = bytes(self._came[:DRAWN_BYTES])
-            if self._is_new is None or not self._is_new(drawn):
-                raise ConnectionAbortedError("a number that another connection has begun with")
-            self._keys = self._key_of(drawn, b"answers"), self._key_of(drawn, b"asks")
-            del self._came[:DRAWN_BYTES]
-        while self._opens(self._keys[1]):
+            if not hmac.compare_digest(self._came[:PROOF_BYTES], self._others_proof):
+                raise ConnectionAbortedError("the other end does not know the key")
+            del self._came[:PROOF_BYTES]
+            self.is_known = True
+            if self._accepts:
+                self._socket.sendall(self._own_proof)
+        while self._opens():
             pass
 
-    def _key_of(self, drawn: bytes, side: bytes) -> bytes:
-        return hashlib.blake2b(side + drawn, key=self._key, digest_size=32).digest()
-
-    def _opens(self, key: bytes) -> bool:
+    def _opens(self) -> bool:
         """Whether a packet is whole; then it is among those."""
-        if len(self._came) < HEAD.size:
+        if not self.is_known or len(self._came) < SIZE.size:
             return False
-        size, number, code = HEAD.unpack_from(self._came)
-        end = HEAD.size + size
-        if size <= self._max_bytes:
-            if len(self._came) < end:
-                return False
-            packet = bytes(self._came[HEAD.size : end])
-            if hmac.compare_digest(code, _code(key, number, packet)) and self._is_next(number):
-                self.is_known = True
-                del self._came[:end]
-                self._whole.append(packet)
-                return True
-        raise ConnectionAbortedError(f"a packet of {size} bytes that the other end has not made")
-
-    def _is_next(self, number: int) -> bool:
-        """Whether a packet of that number has not come; threads may send theirs in any order."""
-        if number > self._last:
-            self._missing.update(range(self._last + 1, number))
-            self._last = number
-            return True
-        is_missing = number in self._missing
-        self._missing.discard(number)
-        return is_missing
-
-
-def _code(key: bytes, number: int, packet: bytes) -> bytes:
-    made = hashlib.blake2b(number.to_bytes(8, "little"), key=key, digest_size=16)
-    made.update(packet)
-    return made.digest()
+        (size,) = SIZE.unpack_from(self._came)
+        if size > self._max_bytes:
+            raise ConnectionAbortedError(
+                f"a packet of {size} bytes that the other end has not made"
+            )
+        end = SIZE.size + size
+        if len(self._came) < end:
+            return False
+        self._whole.append(bytes(self._came[SIZE.size : end]))
+        del self._came[:end]
+        return True
 
 
 LOG = logging.getLogger(__name__)
@@ -240,11 +212,12 @@ def _over_tcp(
     key: bytes,
     max_bytes: int,
     peer: int | None = None,
-    is_new: Callable[[bytes], bool] | None = None,
+    *,
+    accepts: bool = False,
 ) -> Connection:
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return SealedConnection(connection, key, max_bytes, peer, is_new)
+        return StreamConnection(connection, key, max_bytes, peer, accepts=accepts)
     except OSError:
         connection.close()
         raise
@@ -338,7 +311,6 @@ class TcpDoor:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, 0), family=family, backlog=128)
         self._max_bytes, self._key = max_bytes, secrets.token_bytes(_KEY_BYTES)
-        self._drawn: set[bytes] = set()
         door = {
             "host": host,
             "port": self._socket.getsockname()[1],
@@ -356,14 +328,9 @@ class TcpDoor:
         """Returns who has come; None if it has hung up again."""
         accepted, _ = self._socket.accept()
         with contextlib.suppress(OSError):
-            return _over_tcp(accepted, self._key, self._max_bytes, is_new=self._is_new)
+            return _over_tcp(accepted, self._key, self._max_bytes, accepts=True)
         return None
 
-    def _is_new(self, drawn: bytes) -> bool:
-        is_new = drawn not in self._drawn
-        self._drawn.add(drawn)
-        return is_new
 
-
-Connection = UnixConnection | SealedConnection
+Connection = UnixConnection | StreamConnection
 Door = UnixDoor | TcpDoor

@@ -151,38 +151,13 @@ def _summary(
                     f"They differ in a constant ({one[1]}){at}: {one[2]} on {labels[0]}, "
                     f"{other[2]} on {labels[1]}."
                 )
-        sources = [*ours[a:b], *theirs[c:d], *ours[b:], *theirs[d:]]
-        at = _at(next((line.source for line in sources if line.source), ""))
-        left = mine[a].removeprefix("ROOT ") if a < b else ""
-        right = its[c].removeprefix("ROOT ") if c < d else ""
-        word = next((w for w in _FACTS if left.startswith(w) or right.startswith(w)), "")
-        if word:
-            return f"They differ in {_FACTS[word]}: see below."
-        names = [_operation(each) for each in (left, right)]
-        if names[0] == names[1]:
-            return f"They differ first{at}, in operands or attributes of {names[0]}."
-        return f"They differ first{at}: {names[0]} on {labels[0]}, {names[1]} on {labels[1]}."
+        sources = (line.source for line in (*ours[a:b], *theirs[c:d]) if line.source)
+        return f"They differ first{_at(next(sources, ''))}: see below."
     return "They differ so late in a long program that it is not shown."
-
-
-_FACTS = {
-    "devices (": "the order of the devices that they run on",
-    "compiler_options (": "the compiler_options that they were compiled with",
-    "input_output_alias=": "which arguments are donated",
-    "large constant": "a large constant that they close over",
-    "entry_computation_layout=": "the shapes, layouts or memory of their arguments and results",
-}
 
 
 def _at(source: str) -> str:
     return f" at {_place(source)}" if source else ""
-
-
-def _operation(text: str) -> str:
-    if not text:
-        return "nothing"
-    found = re.search(r" ([a-z][\w-]*)\(", text)
-    return f"`{found[1] if found else text.partition('=')[0]}`"
 
 
 def text_of(found: model.ProgramDifference) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
+import re
 import zlib
 from collections.abc import Iterable, Sequence
 from enum import Enum
@@ -18,7 +20,7 @@ import xxhash
 from jaxnb.compat import jax_dispatch
 from jaxnb.compat.jax_arrays import host_words
 from jaxnb.model.dispatches import Argument, Made, Origin
-from jaxnb.model.group import HARMLESS, OTHER_SETTINGS, PROGRAM_SETTINGS, Settings
+from jaxnb.model.group import Settings
 
 # The hash is xxHash's XXH3 of 128 bits: on two cores it reads 22–32 GB/s where a copy into fresh
 # memory makes 11 GB/s, ``zlib.crc32`` 6.7, ``zlib.adler32`` 3.9 and BLAKE2b 1.3. It is for
@@ -58,8 +60,25 @@ def _bytes(array: np.ndarray[Any, Any]) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _setting_text(value: Any) -> str:
-    return str(value.value) if isinstance(value, Enum) else str(value)
+_MAY_DIFFER = re.compile(
+    "cache|log_|logging|dump|debug_info|traceback|source|pprint|verbose|proxy|unzip|pgle|report|warn_|timeout"
+    "|limit|address|transfer_size|dcn|mtls|distributed|share_binary|collectives_impl|recover|preempt"
+    "|platform|backend|visible|mock|default_device|num_cpu|sort_devices|async_dispatch|pjrt|shard_args"
+    "|unsafe|leaked|garbage|serial|export|magma"
+)
+"""Settings of ``jax.config`` that may differ by process: what JAX logs, dumps, keeps and shows, its
+connections, its devices, and how they are called. All others are compared, new ones of JAX too."""
+
+
+@functools.cache
+def _is_compared(name: str) -> bool:
+    return _MAY_DIFFER.search(name) is None
+
+
+def _setting_text(name: str, value: Any) -> str:
+    text = str(value.value if isinstance(value, Enum) else value)
+    has_no_effect = text in ("log", "warn") or ("guard" in name and value is None)
+    return "allow" if has_no_effect else text
 
 
 def at_start() -> dict[str, str]:
@@ -71,14 +90,8 @@ def at_start() -> dict[str, str]:
 
 
 def current() -> dict[str, str]:
-    """Returns the settings of ``jax.config`` as they are in this thread, and change something."""
-    values = jax.config.values
-    found = {name: _setting_text(values[name]) for name in PROGRAM_SETTINGS if name in values}
-    for name in OTHER_SETTINGS:
-        if name in values:
-            text = _setting_text(values[name])
-            found[name] = "allow" if text in HARMLESS else text
-    return found
+    """Returns the settings of ``jax.config`` that are compared, as they are in this thread."""
+    return {n: _setting_text(n, value) for n, value in jax.config.values.items() if _is_compared(n)}
 
 
 class OwnSettings:

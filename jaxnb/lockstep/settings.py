@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from jaxnb.labels import processes_label
 from jaxnb.model.cells import CellReply
-from jaxnb.model.group import START_SETTINGS, ProcessReport, Settings
+from jaxnb.model.group import ProcessReport, Settings
 from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import in_notebook, the_cell
 
@@ -34,7 +34,7 @@ class Difference:
     def mend(self) -> str:
         """What to type so that it is equal: the value of most."""
         value = self.values[0][0]
-        if self.name in START_SETTINGS:
+        if self.name.isupper() or self.name.startswith("version of "):
             return "Start the processes with the same environment and the same packages."
         literal = value if _is_literal(value) else repr(value)
         return in_notebook(f"Type `%spmd jax.config.update({self.name!r}, {literal})`.")
@@ -44,17 +44,12 @@ class KnownSettings:
     """What the notebook knows of the processes' settings: as they were after their last cells."""
 
     def __init__(self) -> None:
-        self._pids: dict[int, int] = {}
         self._start: dict[int, Settings] = {}
         self._changes: dict[int, Settings] = {}
 
     def joined(self, reports: Iterable[ProcessReport]) -> None:
-        """Takes what processes report that have joined, some of them again."""
-        reports = list(reports)
-        same = {r.process_index for r in reports if self._pids.get(r.process_index) == r.pid}
-        self._changes = {i: each for i, each in self._changes.items() if i in same}
-        self._pids = {r.process_index: r.pid for r in reports}
-        self._start = {r.process_index: r.settings for r in reports}
+        """Takes what the processes of a new group report."""
+        self._start, self._changes = {r.process_index: r.settings for r in reports}, {}
 
     def replied(self, replies: Mapping[int, CellReply], silent: Iterable[int]) -> None:
         """Takes what processes have answered to a cell; of those that have not nothing is new."""

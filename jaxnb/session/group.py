@@ -18,7 +18,7 @@ from jaxnb.cells.outcome import (
 from jaxnb.compat.ipython import installed, newer_than_tested
 from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError, UsageError
 from jaxnb.launch.cluster import ProcessGroup
-from jaxnb.launch.deaths import Death, OomKills, death_error
+from jaxnb.launch.deaths import Death, death_error
 from jaxnb.launch.folder import OFF, programs_folder
 from jaxnb.launch.host import Placement, place, visible_gpus
 from jaxnb.lockstep import settings
@@ -75,7 +75,6 @@ class Life:
         self._work = work
         self._on_join = on_join
         self._launcher = launcher_of(options)
-        self._oom_kills = OomKills()
         self._transport: Transport | None = None
         self.sentinels = Sentinels(b"", ())
         self._owner_pid = os.getpid()
@@ -307,7 +306,7 @@ class Life:
     # ---------------------------------------------------------------------- what comes by itself
 
     def _on_death(self, death: Death) -> None:
-        self.lifecycle.note_death(self._oom_kills.judge(death))
+        self.lifecycle.note_death(death)
         if self.lifecycle.phase is Phase.BROKEN:
             transport = self._transport
             if transport is not None and death.role == "engine":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from jaxnb.cells import result
 from jaxnb.cells.running import RunningCell
@@ -91,20 +91,6 @@ def doing(where: Whereabouts) -> str:
     return "compiling" if compiles else ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Anchor:
-    """A process as it was when it came to where it is."""
-
-    at: float
-    where: Whereabouts
-
-    def holds(self, where: Whereabouts) -> bool:
-        """Whether it is still there, and has dispatched nothing over several processes since."""
-        before = self.where
-        is_same = before.in_cell == where.in_cell and _number(before) == _number(where)
-        return is_same and waits(before) == waits(where)
-
-
 class Standing:
     """Remembers where processes were seen; times are those of ``time.monotonic()``.
 
@@ -117,7 +103,7 @@ class Standing:
         self.found: Mapping[int, Whereabouts] = {}
         self.silent: frozenset[int] = frozenset()
         self._now = 0.0
-        self._anchors: dict[int, _Anchor] = {}
+        self._since: dict[int, tuple[object, float]] = {}  # where each process is, since when
         self._silent_since: dict[int, float] = {}
 
     def see(self, found: Mapping[int, Whereabouts], asked: Collection[int], now: float) -> None:
@@ -131,15 +117,15 @@ class Standing:
         self.found, self._now = found, now
         self.silent = frozenset(asked) - found.keys()
         self._silent_since = {i: self._silent_since.get(i, now) for i in self.silent}
-        self._anchors = {i: self._anchor(i, where) for i, where in found.items()}
-
-    def _anchor(self, index: int, where: Whereabouts) -> _Anchor:
-        before = self._anchors.get(index)
-        return before if before and before.holds(where) else _Anchor(self._now, where)
+        before, self._since = self._since, {}
+        for i, where in found.items():
+            place = where.in_cell, _number(where), waits(where)
+            known, since = before.get(i, (None, now))
+            self._since[i] = place, since if place == known else now
 
     def seconds(self, index: int) -> float:
         """Returns how long a process has been at its line, and has dispatched nothing."""
-        return self._now - self._anchors[index].at
+        return self._now - self._since[index][1]
 
     def silent_seconds(self) -> float:
         """Returns how long some process has been silent; 0 if all answer."""
@@ -250,14 +236,16 @@ class Panel:
         now = time.monotonic()
         if now < self._look_at:
             return
-        self._look_at = now + LOOK_SECONDS
         waiting = set(self._running.waiting_for)
         self._standing.see(self._group.where(waiting), waiting, now)
+        # Who has answered late, as a stopped process that goes on, may end the cell in a moment.
+        self._look_at = max(now + LOOK_SECONDS, time.monotonic() + LOOK_SECONDS / 2)
         if self._looker is not None:
             self._looker.look()
         self._tell_who_is_absent(now)
         self._tell_who_raised(now)
-        reason = self._failure() or self._fault() or Reason("")
+        self.failed_apart = ""
+        reason = (self._stand() and (self._failure() or self._fault())) or Reason("")
         is_quiet = now - self._running.shown_at >= QUIET_SECONDS
         if reason.text or self._waits() or is_quiet:
             self._show(reason)
@@ -340,9 +328,8 @@ class Panel:
 
     def _failure(self) -> Reason | None:
         """Returns what is said of a computation that has failed on some processes only, so far."""
-        apart = self._group.apart()
-        if apart is None or not self._stand():
-            self.failed_apart = ""
+        apart = self._group.apart(self._standing.silent)
+        if apart is None:
             return None
         self.failed_apart = str(apart)
         return Reason(f"{apart}.", "missing")
@@ -352,7 +339,7 @@ class Panel:
 
         A main thread that asks is waited for by nobody's thread.
         """
-        if self._looker is None or not self._stand():
+        if self._looker is None:
             return None
         if silent := self._looker.silent():
             return silent_reason(*silent)

@@ -204,9 +204,14 @@ class Reach:
                 by_text.setdefault(text, []).append(index)
         return "; ".join(f"{text} on {processes_label(who)}" for text, who in by_text.items())
 
-    def apart(self) -> Apart | None:
-        """Returns the processes of which not the same has failed; None if there are none."""
-        return apart(self.told(self._living(), "failures", FAILURES_SECONDS))
+    def apart(self, silent: Iterable[int] = ()) -> Apart | None:
+        """Returns the processes of which not the same has failed; None if there are none.
+
+        Args:
+            silent: Who is not asked, as it would not answer.
+        """
+        asked = set(self._living()) - set(silent)
+        return apart(self.told(asked, "failures", FAILURES_SECONDS))
 
     # ---------------------------------------------------------------------- the conductor
 

@@ -123,14 +123,9 @@ class Transport:
                 # Its notices do not reach a client whose subscription is still on the way: all
                 # engines that register in that moment would be waited for in vain.
                 self._client.learn_engines(identities.values())
-        uuids = {index: name.encode() for index, name in identities.items()}
-        new = {index for index, uuid in uuids.items() if self._uuids.get(index) != uuid}
-        self._uuids = uuids
+        self._uuids = {index: name.encode() for index, name in identities.items()}
         self._last.clear()
-        # A thread of an earlier cell still prints under its request, where its process lives on.
-        for request, sent in list(self._requests.items()):
-            if sent.process_index in new:
-                self._requests.pop(request, None)
+        self._requests.clear()  # of processes that have ended
         self.engine_ids = {index: engine_ids[name] for index, name in identities.items()}
 
     def unheard(self, seconds: float) -> list[int]:

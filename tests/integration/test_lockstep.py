@@ -20,10 +20,10 @@ import pytest
 from jaxnb.lockstep import conductor_loop as loops
 from jaxnb.lockstep import notebook_side
 from jaxnb.lockstep.connections import (
-    DRAWN_BYTES,
-    HEAD,
+    PROOF_BYTES,
+    SIZE,
     HungUpError,
-    SealedConnection,
+    StreamConnection,
     connected,
     listening,
 )
@@ -401,9 +401,9 @@ def test_only_this_user_reaches_it(group: Group) -> None:
 
 
 NOT_ITS_OWN = {
-    "another's number": bytes(64),
-    "a part": HEAD.pack(1 << 10, 1, bytes(16)) + b"t",
-    "too long": HEAD.pack(1 << 30, 1, bytes(16)),
+    "no proof": bytes(PROOF_BYTES),
+    "no proof, and a packet": bytes(PROOF_BYTES) + SIZE.pack(1) + b"t",
+    "a part of it": bytes(PROOF_BYTES - 1),
     "nothing": b"",
 }
 
@@ -413,49 +413,45 @@ def test_who_has_no_key_has_no_say_and_holds_nobody_up(tmp_path: Path, sent: byt
     group = Group(tmp_path, host="127.0.0.1")
     port = json.loads(group.path.read_text())["port"]
     with socket.create_connection(("127.0.0.1", port), PATIENT_SECONDS) as other:
-        other.sendall(bytes(DRAWN_BYTES) + sent)
+        other.sendall(sent)
         group.begin()
         asked = [group.ask(i, word()) for i in ALL]
         assert [of(each) for each in asked] == [Go(1)] * COUNT
     group.close()
 
 
-def test_what_was_sent_once_is_not_heard_a_second_time(tmp_path: Path) -> None:
-    """Nor on another connection: both ends draw a number for each."""
-    key = bytes(32)
+def _pair(closes: contextlib.ExitStack, *keys: bytes) -> tuple[StreamConnection, StreamConnection]:
+    ends = [closes.enter_context(each) for each in socket.socketpair()]
+    for end in ends:
+        end.settimeout(PATIENT_SECONDS)
+    asks = StreamConnection(ends[0], keys[0], 100)
+    return asks, StreamConnection(ends[1], keys[-1], 100, accepts=True)
+
+
+def test_both_ends_prove_that_they_know_the_key() -> None:
     with contextlib.ExitStack() as closes:
-
-        def pair() -> tuple[list[socket.socket], SealedConnection, SealedConnection]:
-            ends = [closes.enter_context(each) for each in socket.socketpair()]
-            for end in ends:
-                end.settimeout(PATIENT_SECONDS)
-            asks = SealedConnection(ends[0], key, 100)
-            answers = SealedConnection(ends[1], key, 100, is_new=is_new)
-            return ends, asks, answers
-
-        drawn: set[bytes] = set()
-
-        def is_new(number: bytes) -> bool:
-            known = number in drawn
-            drawn.add(number)
-            return not known
-
-        ends, asks, answers = pair()
-        asks.send(b"once")
-        sent = ends[1].recv(100, socket.MSG_PEEK)
-        assert answers.arrived() == [b"once"]
-        ends[0].sendall(sent[DRAWN_BYTES:])
-        with pytest.raises(ConnectionAbortedError, match="4 bytes"):
-            answers.arrived()
-        others, _, elsewhere = pair()
-        assert elsewhere.arrived() == []
-        others[0].sendall(sent[DRAWN_BYTES:])
-        with pytest.raises(ConnectionAbortedError, match="4 bytes"):
-            elsewhere.arrived()
+        asks, answers = _pair(closes, bytes(32))
+        for number in range(3):
+            asks.send(bytes([number]))
+        assert answers.arrived() == [b"\0", b"\1", b"\2"]
+        answers.send(b"answer")
+        assert asks.receive() == b"answer"
+        _, other = _pair(closes, bytes(32), b"another key")
+        with pytest.raises(ConnectionAbortedError, match="does not know the key"):
+            other.arrived()
         raw, end = (closes.enter_context(each) for each in socket.socketpair())
-        raw.sendall(sent)
-        with pytest.raises(ConnectionAbortedError, match="another connection"):
-            SealedConnection(end, key, 100, is_new=is_new).arrived()
+        fooled = StreamConnection(end, bytes(32), 100)
+        raw.sendall(raw.recv(PROOF_BYTES) + SIZE.pack(1) + b"t")
+        with pytest.raises(ConnectionAbortedError, match="does not know the key"):
+            fooled.receive()
+
+
+def test_a_packet_that_is_too_long_ends_the_connection() -> None:
+    with contextlib.ExitStack() as closes:
+        asks, answers = _pair(closes, bytes(32))
+        asks.send(bytes(101))
+        with pytest.raises(ConnectionAbortedError, match="101 bytes"):
+            answers.arrived()
 
 
 def test_who_only_connects_keeps_nobody_out(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from jaxnb.launch.deaths import (
     ChatterFilter,
     Death,
     DumpFilter,
-    OomKills,
     death_error,
     last_lines,
+    oom_kills,
     undated,
 )
 from jaxnb.launch.forkserver import LAST_WORDS_SECONDS, Child
@@ -153,17 +153,16 @@ DEATH = Death("engine", 1, 31337, -9, "")
 
 
 @pytest.mark.parametrize("text", ["oom 3\noom_kill {}\n", "oom_kill_disable 0\noom_kill {}\n"])
-def test_only_a_counter_that_has_grown_says_so(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "memory.events"
-    file.write_text(text.format(5))
-    kills = OomKills([file, tmp_path / "gone"])
-    assert not kills.judge(DEATH).out_of_memory
-    file.write_text(text.format(6))
-    assert not kills.judge(replace(DEATH, status=-11)).out_of_memory  # that was a segfault
-    file.write_text(text.format(7))
-    assert kills.judge(DEATH).out_of_memory
-    assert not kills.judge(DEATH).out_of_memory  # it was another one
-    assert not OomKills([tmp_path / "gone"]).judge(DEATH).out_of_memory
+def test_the_kernels_counters_are_added_up(tmp_path: Path, text: str) -> None:
+    one, other = tmp_path / "memory.events", tmp_path / "vmstat"
+    one.write_text(text.format(5))
+    other.write_text("oom_kill 2\n")
+    assert oom_kills([one, tmp_path / "gone", other]) == 7
+
+
+def test_what_may_not_be_read_counts_as_none(tmp_path: Path) -> None:
+    assert oom_kills([tmp_path / "gone"]) == 0
+    assert oom_kills() >= 0
 
 
 @pytest.mark.parametrize(
