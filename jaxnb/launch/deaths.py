@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
@@ -170,18 +169,14 @@ class OomKills:
 
     def __init__(self, files: Sequence[Path] | None = None) -> None:
         self._files = tuple(_oom_files() if files is None else files)
-        self._lock = threading.Lock()
         self._seen = self._counts()
 
-    def judge(self, death: Death) -> Death:
-        """Returns a death with the kernel's word on it: whether memory was the reason."""
-        with self._lock:
-            now = self._counts()
-            grown = any(count > self._seen.get(file, count) for file, count in now.items())
-            self._seen = now
-        if not grown or death.status != -signal.SIGKILL:
-            return death
-        return replace(death, out_of_memory=True)
+    def are_why(self, status: int) -> bool:
+        """Whether a process that has just ended with a status was killed for want of memory."""
+        now = self._counts()
+        grown = any(count > self._seen.get(file, count) for file, count in now.items())
+        self._seen = now
+        return grown and status == -signal.SIGKILL
 
     def _counts(self) -> dict[Path, int]:
         found = {}
@@ -194,7 +189,7 @@ class OomKills:
 
 
 def _oom_files() -> Iterator[Path]:
-    from jaxnb.launch.host import control_groups  # not in the fork server: it imports psutil
+    from jaxnb.launch.host import control_groups  # the notebook makes no use of it
 
     yield Path("/proc/vmstat")
     # The limit that was reached may be one of a group further up.

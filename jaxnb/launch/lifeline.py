@@ -79,6 +79,23 @@ def end_with_parent(parent_pid: int) -> None:
     threading.Thread(target=watch, name="jaxnb-parent-watch", daemon=True).start()
 
 
+_STATES = {
+    psutil.STATUS_RUNNING: "computing",
+    psutil.STATUS_SLEEPING: "waiting",
+    psutil.STATUS_TRACING_STOP: "stopped",
+}
+"""The kernel's words for what a process does, where ours say more."""
+
+
+def state(pid: int) -> str:
+    """Returns what a process does: ``"computing"``, ``"waiting"``, ``"stopped"`` or ``"dead"``."""
+    try:
+        status = psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
+        return psutil.STATUS_DEAD
+    return _STATES.get(status, status)
+
+
 def kill_descendants() -> None:
     """Kills all processes that descend from this one."""
     for process in psutil.Process().children(recursive=True):
