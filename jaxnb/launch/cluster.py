@@ -21,6 +21,9 @@ from jaxnb.model.cells import JoinRequest
 
 LOOPBACK = "127.0.0.1"
 
+FACTS_SECONDS = 60.0
+"""So long the fork server may take to start, import, and ask the driver for its GPUs."""
+
 STOP_GRACE_SECONDS = 2.0
 """So long processes may take to end after SIGTERM; at the group's end, half of that."""
 
@@ -55,6 +58,23 @@ class ProcessGroup:
         self.identities: dict[int, str] = {}
         self._fork_server = take(launcher, self._on_fork_event)
         self.directory = self._fork_server.directory
+
+    # ------------------------------------------------------------------ its host
+
+    def available_bytes(self) -> int:
+        """Returns how much memory the host of the processes has left."""
+        return int(self._facts(gpus=False)["available_bytes"])
+
+    def gpus(self) -> tuple[str, ...]:
+        """Returns the GPUs of the host, as ``CUDA_VISIBLE_DEVICES`` of now names them."""
+        return tuple(self._facts(gpus=True)["gpus"])
+
+    def _facts(self, *, gpus: bool) -> dict[str, Any]:
+        facts = self._fork_server.request("facts", gpus=gpus, environment=dict(os.environ))
+        try:
+            return dict(facts.result(FACTS_SECONDS))
+        except SessionBrokenError as error:
+            raise StartError(str(error)) from None
 
     # ------------------------------------------------------------------ starting
 
@@ -112,17 +132,27 @@ class ProcessGroup:
 
     def interrupt(self, process_indices: list[int]) -> None:
         """Interrupts processes with the programs that they have started, as a terminal does."""
-        pids = [self.pids[i] for i in process_indices]
-        self._fork_server.request("signal", pids=pids, interrupts=True).result(10)
+        self._fork_server.request("signal", processes=process_indices, interrupts=True).result(10)
 
     def signal(self, process_indices: list[int], sig: int) -> None:
         """Sends a signal to processes; those that have ended are left out."""
-        pids = [self.pids[i] for i in process_indices]
-        self._fork_server.request("signal", pids=pids, signal=int(sig)).result(10)
+        self._fork_server.request("signal", processes=process_indices, signal=int(sig)).result(10)
+
+    def look(self) -> dict[int, str]:
+        """Returns what each living process does: ``"computing"``, ``"waiting"``, ``"stopped"``."""
+        try:
+            return dict(self._fork_server.request("look").result(10)["states"])
+        except SessionBrokenError:  # all have ended with the fork server
+            return {}
+
+    def stopped(self, process_indices: Iterable[int]) -> dict[int, int]:
+        """Returns those of the processes that are stopped, by SIGSTOP say, with their ids."""
+        states, pids = self.look(), self.pids
+        return {i: pids[i] for i in process_indices if states.get(i) == "stopped"}
 
     def stopped_text(self, process_indices: Iterable[int]) -> str:
-        """Returns which of the processes are stopped, by SIGSTOP say; empty if none is."""
-        return stopped_text({i: self.pids[i] for i in process_indices if i < len(self.pids)})
+        """Returns which of the processes are stopped, in words; empty if none is."""
+        return stopped_text(self.stopped(process_indices))
 
     def stop_processes(self) -> None:
         """Ends the processes and the coordination service; the controller stays."""

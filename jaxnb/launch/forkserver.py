@@ -10,7 +10,10 @@ Commands (each answered by ``{"reply": id, ...}``):
         reach it.
     ``service``: fork JAX's coordination service; answers likewise.
     ``engines``: fork engines; answers with their pids.
-    ``signal``: send a signal to engines; with ``interrupts`` SIGINT, and to what they have started.
+    ``signal``: send a signal to engines, which are named by their process index; with
+        ``interrupts`` SIGINT, and to what they have started.
+    ``look``: answer what each engine does, for the kernel.
+    ``facts``: answer which GPUs this host has, if asked, and how much memory is left.
     ``stop``: end the children of the named roles, and wait for them.
     ``end``: end all descendants and this process; there is no answer.
 
@@ -304,6 +307,7 @@ class ForkServer(ForkLoop):
             self._poll(self._next_timeout())
 
     def _import(self) -> None:
+        self._poll(0)
         # The controller can start (and sleep: ipyparallel's waits 0.25 s for its sockets)
         # while jax is being imported here.
         import ipyparallel.controller.app
@@ -335,7 +339,7 @@ class ForkServer(ForkLoop):
         for line in lines:
             command = json.loads(line)
             # All others need the second stage of imports.
-            if self._imported or command["op"] in ("controller", "end"):
+            if self._imported or command["op"] in ("facts", "controller", "end"):
                 self._execute(command)
             else:
                 held.append(line)
@@ -379,16 +383,31 @@ class ForkServer(ForkLoop):
         self._emit(reply=command["id"], pids=[each.pid for each in engines])
 
     def _do_signal(self, command: dict[str, Any]) -> None:
-        for pid in command["pids"]:
-            child = self._children.get(pid)
-            if child is None or child.role != "engine":
+        for engine in self._engines():
+            if engine.index not in command["processes"]:
                 continue
             if command.get("interrupts"):
-                lifeline.interrupt(pid)
+                lifeline.interrupt(engine.pid)
                 continue
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, command["signal"])
+                os.kill(engine.pid, command["signal"])
         self._emit(reply=command["id"])
+
+    def _engines(self) -> list[Child]:
+        return [child for child in self._children.values() if child.role == "engine"]
+
+    def _do_look(self, command: dict[str, Any]) -> None:
+        from jaxnb.launch import host
+
+        states = [(engine.index, host.state(engine.pid)) for engine in self._engines()]
+        self._emit(reply=command["id"], states=states)
+
+    def _do_facts(self, command: dict[str, Any]) -> None:
+        from jaxnb.launch import host
+
+        environment = command["environment"]
+        gpus = host.visible_gpus(environment) if command["gpus"] else ()
+        self._emit(reply=command["id"], gpus=gpus, available_bytes=host.available_bytes())
 
     def _do_stop(self, command: dict[str, Any]) -> None:
         roles = set(command["roles"])

@@ -30,7 +30,7 @@ def visible_gpus(environment: dict[str, str] | None = None) -> tuple[str, ...]:
         Their names as ``CUDA_VISIBLE_DEVICES`` takes them: indices or UUIDs.
     """
     environment = dict(os.environ) if environment is None else environment
-    present = _present_gpus()
+    present = _present_gpus(environment.get("PATH"))
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is None or not present:
         return present
@@ -43,8 +43,8 @@ def visible_gpus(environment: dict[str, str] | None = None) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-def _present_gpus() -> tuple[str, ...]:
-    program = shutil.which("nvidia-smi")
+def _present_gpus(path: str | None) -> tuple[str, ...]:
+    program = shutil.which("nvidia-smi", path=path)
     if program is None:
         return ()
     try:
@@ -128,24 +128,29 @@ def _address_space_room() -> list[int]:
     return [limit - psutil.Process(os.getpid()).memory_info().vms]
 
 
-_STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+_STATES = {
+    psutil.STATUS_RUNNING: "computing",
+    psutil.STATUS_SLEEPING: "waiting",
+    psutil.STATUS_TRACING_STOP: "stopped",
+}
+"""The kernel's words for what a process does, where ours say more."""
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped; one that has ended is not."""
+def state(pid: int) -> str:
+    """Returns what a process does: ``"computing"``, ``"waiting"``, ``"stopped"`` or ``"dead"``."""
     try:
-        return psutil.Process(pid).status() in _STOPPED
-    except psutil.Error:
-        return False
+        status = psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
+        return psutil.STATUS_DEAD
+    return _STATES.get(status, status)
 
 
-def stopped_text(pids: Mapping[int, int]) -> str:
+def stopped_text(stopped: Mapping[int, int]) -> str:
     """Returns who is stopped, and what lets it go on, as a clause; empty if none is.
 
     Args:
-        pids: The processes that are looked at: process index to process id.
+        stopped: Process index to process id.
     """
-    stopped = {index: pid for index, pid in pids.items() if is_stopped(pid)}
     if not stopped:
         return ""
     is_one = len(stopped) == 1

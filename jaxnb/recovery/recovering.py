@@ -15,7 +15,6 @@ from jaxnb.display.card import Card
 from jaxnb.errors import JaxnbError, RecoveryInterrupted, UsageError
 from jaxnb.labels import capitalized, format_bytes, format_seconds, plural, processes_label
 from jaxnb.launch.card_group import group_card
-from jaxnb.launch.host import is_stopped
 from jaxnb.lockstep.provenance import names_text
 from jaxnb.model.cells import CallRequest
 from jaxnb.model.dispatches import Difference
@@ -94,7 +93,8 @@ class Carrier:
 
     Args:
         sentinels: Who is asked.
-        pids: The processes, by index.
+        processes: Those of the group, by index.
+        stopped: Returns which of some processes are stopped, with their ids.
         dead: Returns who has died so far.
         interrupted: Ends it with KeyboardInterrupt once it is set; nothing has changed then.
         notice: Shows the user a sentence.
@@ -105,7 +105,8 @@ class Carrier:
     def __init__(
         self,
         sentinels: Sentinels,
-        pids: Mapping[int, int],
+        processes: Collection[int],
+        stopped: Callable[[Collection[int]], Mapping[int, int]],
         dead: Callable[[], Collection[int]],
         interrupted: threading.Event,
         notice: Callable[[str], None],
@@ -114,7 +115,8 @@ class Carrier:
         is_given_up: bool = False,
     ) -> None:
         self._is_given_up = is_given_up
-        self._sentinels, self._pids, self._dead = sentinels, pids, dead
+        self._sentinels, self._processes, self._dead = sentinels, set(processes), dead
+        self._stopped = stopped
         self._interrupted, self._notice = interrupted, notice
         self._require_there = require_there
         self._silent_since: dict[int, float] = {}
@@ -131,12 +133,12 @@ class Carrier:
             JaxnbError: One could not (no memory, say), or was silent for long; nothing has changed.
             KeyboardInterrupt: It was interrupted; nothing has changed.
         """
-        running = [index for index, pid in self._pids.items() if not is_stopped(pid)]
+        running = self._processes - self._stopped(self._processes).keys()
         self._healthy = set(self._sentinels.ask(running, f"{_PROCESS}.drop"))
         gone: set[int] = set(self._dead())
         given_up: dict[int, str] = {}
         while True:
-            living = self._pids.keys() - gone
+            living = self._processes - gone
             attempt: dict[str, Any] = {"name": uuid.uuid4().hex, "dead": sorted(gone)}
             attempt["is_given_up"] = self._is_given_up
             answers = self._until_all(living, "packed", attempt, given_up)
@@ -169,7 +171,7 @@ class Carrier:
             self._require_there()
         except JaxnbError:
             return
-        living = self._pids.keys() - set(self._dead()) - self._silent_since.keys()
+        living = self._processes - set(self._dead()) - self._silent_since.keys()
         self._sentinels.ask(living, f"{_PROCESS}.drop")
 
     def _until_all(
@@ -211,14 +213,15 @@ class Carrier:
 
     def _why_given_up(self, index: int) -> str:
         """Returns why a silent process is given up; empty if it is waited for."""
-        now, stopped = time.monotonic(), is_stopped(self._pids[index])
+        now, pid = time.monotonic(), self._stopped([index]).get(index)
+        stopped = pid is not None
         since = self._silent_since.setdefault(index, now)
         is_first = (index, stopped) not in self._told
         self._told.add((index, stopped))
         if index in self._healthy:
             if is_first:
                 why = "pickling an object may keep Python from running"
-                why = f"it is stopped (`kill -CONT {self._pids[index]}`)" if stopped else why
+                why = f"it is stopped (`kill -CONT {pid}`)" if stopped else why
                 self._notice(
                     f"process {index} does not answer while it packs its variables: {why}. It is "
                     "waited for. Interrupt ends the wait and changes nothing; if it does not "

@@ -20,7 +20,7 @@ from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError, Usa
 from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.deaths import Death, death_error
 from jaxnb.launch.folder import OFF, programs_folder
-from jaxnb.launch.host import Placement, place, visible_gpus
+from jaxnb.launch.host import Placement, place
 from jaxnb.lockstep import settings
 from jaxnb.lockstep.notebook_side import Serials
 from jaxnb.model.cells import StreamChunk
@@ -67,7 +67,6 @@ class Life:
         progress: Progress,
     ) -> None:
         started = time.perf_counter()
-        self.options, self.placement, self._notes = _prepared(options)
         self.lifecycle = Lifecycle()
         self.generation = 0
         self.reports: list[ProcessReport] = []
@@ -79,6 +78,12 @@ class Life:
         self.sentinels = Sentinels(b"", ())
         self._owner_pid = os.getpid()
         self._replacing = threading.RLock()
+        self._make_cluster()
+        try:
+            self.options, self.placement, self._notes = _prepared(options, self.cluster)
+        except BaseException:
+            self.close()
+            raise
         self._bring_up(progress)
         self._start_seconds = time.perf_counter() - started
         atexit.register(self.close)
@@ -107,6 +112,7 @@ class Life:
         return process_infos(
             self.reports,
             self.deaths,
+            stopped=self.cluster.stopped(range(len(self.reports))),
             busy=self._work.in_cells(),
             engine_ids=self._transport.engine_ids if self._transport is not None else {},
             closed=self.lifecycle.phase is Phase.CLOSED,
@@ -222,6 +228,8 @@ class Life:
             self._abandon(SessionBrokenError, "The group was restarted")
         try:
             self._stop_for_restart(progress)
+            if self._transport is None:
+                self._make_cluster()
             if not is_ours:
                 self._work.turns.wait_until_free(FREE_SECONDS)
         except BaseException:
@@ -233,16 +241,17 @@ class Life:
         self._bring_up(progress)
         self._start_seconds = time.perf_counter() - started
 
+    def _make_cluster(self) -> None:
+        self._environment = jax_environment()
+        try:
+            with sigint_held():  # a group that nobody knows of could not be ended
+                self.cluster = ProcessGroup(self._launcher, self._on_death, self._on_text)
+        except KeyboardInterrupt:
+            if hasattr(self, "cluster"):  # else the making was interrupted, and has cleaned up
+                self.close()
+            raise
+
     def _bring_up(self, progress: Progress) -> None:
-        if self._transport is None:
-            self._environment = jax_environment()
-            try:
-                with sigint_held():  # a group that nobody knows of could not be ended
-                    self.cluster = ProcessGroup(self._launcher, self._on_death, self._on_text)
-            except KeyboardInterrupt:
-                if hasattr(self, "cluster"):  # else the making was interrupted, and has cleaned up
-                    self.close()
-                raise
         starter = Starter(
             self.cluster,
             self.options,
@@ -321,10 +330,12 @@ class Life:
         self._work.take_output(output, is_kept=is_up)
 
 
-def _prepared(options: StartOptions) -> tuple[StartOptions, Placement, list[str]]:
+def _prepared(
+    options: StartOptions, cluster: ProcessGroup
+) -> tuple[StartOptions, Placement, list[str]]:
     """Returns what is started, and what is to be told of where programs are kept."""
-    placement = place(options, visible_gpus() if options.platform != "cpu" else ())
-    require_room(placement)
+    placement = place(options, cluster.gpus() if options.platform != "cpu" else ())
+    require_room(placement, cluster.available_bytes())
     if placement.platform == "cpu":
         folder, note = programs_folder(options.compile_cache)
     else:
@@ -353,6 +364,6 @@ def other_size(life: Life, num_processes: int | None, devices: int | None) -> Si
         devices_per_process=devices,
         platform=now.platform,
     )
-    size = Size(options, place(options, () if now.platform == "cpu" else visible_gpus()))
-    require_room(size.placement, now.num_processes)
+    size = Size(options, place(options, () if now.platform == "cpu" else life.cluster.gpus()))
+    require_room(size.placement, life.cluster.available_bytes(), now.num_processes)
     return None if size.numbers == Size(options, now).numbers else size

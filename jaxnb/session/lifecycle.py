@@ -10,7 +10,7 @@ from typing import NamedTuple
 from jaxnb.errors import UsageError
 from jaxnb.labels import format_bytes
 from jaxnb.launch.deaths import Death, dead_processes, describe_status
-from jaxnb.launch.host import Placement, available_bytes, is_stopped
+from jaxnb.launch.host import Placement
 from jaxnb.model.group import ProcessInfo, ProcessReport, SessionState
 from jaxnb.options import StartOptions
 
@@ -171,6 +171,7 @@ def process_infos(
     reports: Iterable[ProcessReport],
     deaths: Iterable[Death],
     *,
+    stopped: Collection[int],
     busy: Collection[int],
     engine_ids: Mapping[int, int],
     closed: bool,
@@ -180,7 +181,8 @@ def process_infos(
     Args:
         reports: What each said at the start.
         deaths: Who has died since.
-        busy: The process indices that are in a cell.
+        stopped: The process indices that are stopped.
+        busy: Those that are in a cell.
         engine_ids: Process index to ipyparallel's number.
         closed: The session has been closed.
     """
@@ -190,7 +192,7 @@ def process_infos(
         index = report.process_index
         ended = describe_status(dead[index].status) if index in dead else "stopped"
         is_dead = closed or index in dead
-        is_paused = not is_dead and is_stopped(report.pid)
+        is_paused = not is_dead and index in stopped
         paused = f"stopped, `kill -CONT {report.pid}` lets it go on" if is_paused else ""
         infos.append(
             ProcessInfo(
@@ -227,17 +229,18 @@ class Size(NamedTuple):
         return self.placement.num_processes, self.placement.devices_per_process
 
 
-def require_room(placement: Placement, there_are: int = 0) -> None:
+def require_room(placement: Placement, room: int, there_are: int = 0) -> None:
     """Looks whether so many processes fit into memory at all.
 
     Args:
         placement: Of a group that is to be started.
+        room: The bytes that are left where they would be.
         there_are: Processes that will have ended by then.
 
     Raises:
         UsageError: They do not.
     """
-    needed, room = placement.num_processes * PROCESS_BYTES, available_bytes()
+    needed = placement.num_processes * PROCESS_BYTES
     if needed > room + there_are * PROCESS_BYTES:
         raise UsageError(
             f"{placement.num_processes} processes take at least {format_bytes(needed)} of "

@@ -102,10 +102,10 @@ class Recoveries:
             come_back_seconds if left is not None else 0.0,
             lambda seconds: left and left.still_in_cell(seconds),
         )
-        pids = {report.process_index: report.pid for report in life.reports}
         carrier = Carrier(
             life.sentinels,
-            pids,
+            range(life.num_processes),
+            life.cluster.stopped,
             lambda: life.lifecycle.dead,
             interrupted,
             notice or self._reach.notice,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import psutil
 
 from jaxnb.cells.sinks import StderrNotices
 from jaxnb.errors import SessionBrokenError, StartError
@@ -49,9 +46,6 @@ STOPPED_SECONDS = 2.0
 
 OUTPUT_SECONDS = 0.5
 """What a process has written comes a few milliseconds after its answer, or never."""
-
-_WORDS = {psutil.STATUS_RUNNING: "computing", psutil.STATUS_SLEEPING: "waiting"}
-"""The kernel's words for what a process does, where ours say more; ``stopped`` stays."""
 
 
 def jax_environment() -> dict[str, str]:
@@ -198,10 +192,8 @@ class Starter:
     def _what_they_do(self) -> str:
         """Returns what the processes do, if not all the same: the others wait for the odd one."""
         doing: dict[str, list[int]] = {}
-        for index, pid in enumerate(self._group.pids):
-            with contextlib.suppress(psutil.Error):  # it has just ended
-                status = psutil.Process(pid).status()
-                doing.setdefault(_WORDS.get(status, status), []).append(index)
+        for index, state in sorted(self._group.look().items()):
+            doing.setdefault(state, []).append(index)
         if len(doing) < 2:
             return ""
         parts = [
@@ -242,7 +234,7 @@ class Starter:
             )
         if time.monotonic() - self._looked_at > STOPPED_SECONDS:
             self._looked_at = time.monotonic()
-            stopped = self._group.stopped_text(range(len(self._group.pids)))
+            stopped = self._group.stopped_text(range(self._placement.num_processes))
             if stopped and stopped != self._stopped:
                 self.progress(WAITING, stopped)
             self._stopped = stopped

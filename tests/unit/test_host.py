@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from jaxnb.launch import host
-from jaxnb.launch.host import is_stopped, stopped_text, visible_gpus
+from jaxnb.launch.host import state, stopped_text, visible_gpus
 from jaxnb.recovery.messages import MOST_NAMED, Lost, Recovered
 from jaxnb.session.reasons import silent_text
 from jaxnb.session.starting import WAITING, untold
@@ -184,20 +184,23 @@ def test_cuda_visible_devices_is_respected(
 # ---------------------------------------------------------------------- processes that are stopped
 
 
-def test_who_is_stopped_is_told_with_the_command() -> None:
+def test_what_a_process_does() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         process = psutil.Process(child.pid)
-        assert not is_stopped(child.pid)
         process.suspend()
         os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
-        assert is_stopped(child.pid)
-        assert stopped_text({0: os.getpid(), 2: child.pid}) == (
-            f"process 2 is stopped: `kill -CONT {child.pid}` lets it go on"
-        )
+        assert state(child.pid) == "stopped"
         process.resume()
+        assert state(child.pid) in ("computing", "waiting")
         child.kill()
-    assert not is_stopped(child.pid)
-    assert stopped_text({0: os.getpid(), 2: child.pid}) == ""
+    assert state(child.pid) == "dead"
+    assert state(os.getpid()) == "computing"
+
+
+def test_who_is_stopped_is_told_with_the_command() -> None:
+    assert stopped_text({2: 77}) == "process 2 is stopped: `kill -CONT 77` lets it go on"
+    assert stopped_text({0: 5, 2: 77}).endswith("`kill -CONT 5 77` lets them go on")
+    assert stopped_text({}) == ""
 
 
 def test_who_asks_for_no_progress_hears_who_is_waited_for(
