@@ -137,9 +137,13 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 def has_group(error: BaseException | None) -> bool:
     """Whether an error is an exception group, or came while one was handled."""
-    while error is not None and not isinstance(error, BaseExceptionGroup):
+    known: set[int] = set()
+    while error is not None and id(error) not in known:  # two may be each other's context
+        if isinstance(error, BaseExceptionGroup):
+            return True
+        known.add(id(error))
         error = error.__context__
-    return error is not None
+    return False
 
 
 def install_tracebacks(shell: Any) -> None:

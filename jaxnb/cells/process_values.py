@@ -126,12 +126,20 @@ def describe(
 
 
 def arrays_in(value: Any) -> list[Any]:
-    """Returns the arrays in a value: itself, or what plain containers hold."""
-    try:
-        leaves = jax.tree.leaves(value, is_leaf=lambda part: type(part) not in (dict, list, tuple))
-    except (TypeError, ValueError):  # a dictionary's keys cannot be sorted
-        return []
-    return [leaf for leaf in leaves if process_packing.is_array(leaf)]
+    """Returns the arrays in a value: itself, or what plain containers hold.
+
+    Not by ``jax.tree.leaves`` with a function for the leaves: of a value that holds itself, that
+    leaves Python without a stack, and the process ends.
+    """
+    arrays, parts, known = [], [value], set()
+    while parts:
+        part = parts.pop()
+        if process_packing.is_array(part):
+            arrays.append(part)
+        elif type(part) in (dict, list, tuple) and id(part) not in known:
+            known.add(id(part))
+            parts += part.values() if isinstance(part, dict) else part
+    return arrays
 
 
 def _odd_replicas(array: jax.Array) -> bytes:

@@ -165,6 +165,14 @@ def iterates_over_parts(error: BaseException) -> bool:
     return last is not None and last.f_code is _code_that_iterates()
 
 
+def copies_compared(error: BaseException) -> Any:
+    """Returns the copies of all processes, joined, that JAX found unequal; None if not known."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name == "assert_equal" and "out" in frame.f_locals:
+            return frame.f_locals["out"]
+    return None
+
+
 def in_eager_shard_map(error: BaseException) -> bool:
     """Whether it was raised in a function that an eager ``shard_map`` called."""
     codes = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))

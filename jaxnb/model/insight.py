@@ -269,6 +269,7 @@ class Pitfall:
         source: That line's text.
         cause: Equal for what is the same cause; it is said once until a restart.
         processes: The processes that it was seen on.
+        is_of_error: It explains the error that ended the cell, and is said each time.
     """
 
     kind: str
@@ -278,6 +279,7 @@ class Pitfall:
     source: str = ""
     cause: str = field(default="", repr=False)
     processes: tuple[int, ...] = ()
+    is_of_error: bool = False
 
     @property
     def page(self) -> str:

@@ -68,7 +68,9 @@ class Said:
         if generation != self._generation:
             self._generation = generation
             self._causes.clear()
-        unsaid = tuple(p for p in pitfalls if (p.kind, p.cause) not in self._causes)
+        unsaid = tuple(
+            p for p in pitfalls if p.is_of_error or (p.kind, p.cause) not in self._causes
+        )
         self._causes.update((p.kind, p.cause) for p in unsaid)
         return unsaid
 

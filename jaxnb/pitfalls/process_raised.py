@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import linecache
 import traceback
+from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxnb.compat.jax_pitfalls import in_eager_shard_map, iterates_over_parts, unbound_axis
+from jaxnb.compat.jax_pitfalls import (
+    copies_compared,
+    in_eager_shard_map,
+    iterates_over_parts,
+    unbound_axis,
+)
 from jaxnb.labels import format_bytes, plural, text_of, type_label
 from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import in_notebook
@@ -99,7 +105,11 @@ def explained(error: BaseException, code_name: str) -> list[Pitfall]:
         code_name: The file name of the cell's code.
     """
     found = _what_it_is(error, text_of(error))
-    return [pitfall(found[0], code_name, _line_of(error, code_name), *found[1:])] if found else []
+    if not found:
+        return []
+    kind, message, advice = found
+    of_error = pitfall(kind, code_name, _line_of(error, code_name), message, advice)
+    return [replace(of_error, is_of_error=True)]
 
 
 def _what_it_is(error: BaseException, text: str) -> tuple[str, str, str] | None:
@@ -131,6 +141,14 @@ def _what_it_is(error: BaseException, text: str) -> tuple[str, str, str] | None:
             "Name an axis of the mesh, and call it in a function under `jax.shard_map(f, mesh=…, "
             "in_specs=…, out_specs=…)`.",
         )
+    if _UNEQUAL in text and _are_equal(copies_compared(error)):
+        return (
+            "unequal-data",
+            "`device_put` was given equal data on all processes. JAX's check failed all the same: "
+            "it compares 64-bit data with copies of 32 bits, and NaN with NaN.",
+            "Of 64-bit data, put `w.astype(np.float32)`. With NaN in them: "
+            "`jax.make_array_from_callback(w.shape, sharding, lambda index: w[index])`.",
+        )
     if _UNEQUAL in text:
         return (
             "unequal-data",
@@ -157,6 +175,13 @@ def _what_it_is(error: BaseException, text: str) -> tuple[str, str, str] | None:
             "jax.sharding.AxisType.Auto,) * len(names))`.",
         )
     return None
+
+
+def _are_equal(copies: Any) -> bool:
+    if copies is None:
+        return False
+    first, *others = (each.tobytes() for each in np.split(np.asarray(copies), jax.process_count()))
+    return all(each == first for each in others)
 
 
 def _line_of(error: BaseException, code_name: str) -> int | None:

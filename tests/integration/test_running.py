@@ -91,6 +91,15 @@ def test_arrays_inside_containers(session: Session) -> None:
         assert one["n"] == [1]
 
 
+def test_a_value_that_holds_itself(session: Session) -> None:
+    code = "tree = {'w': jnp.ones(2), 'n': [1]}\ntree['child'] = {'parent': tree}\ntree"
+    result = session.run(code)
+    assert result.agreement is Agreement.SAME
+    assert result.value["child"]["parent"] is result.value
+    assert session.run("tree['n'].append(tree['n']); tree['n']").value[0] == 1
+    assert session.run("process_index * 2").value[3] == 6
+
+
 def test_large_values_are_compared_at_once_and_fetched_on_access(session: Session) -> None:
     result = session.run("np.arange(1 << 18, dtype=np.float64)")  # 2 MiB
     infos = [r.value_info for r in result.per_process.values()]
@@ -328,6 +337,8 @@ def test_what_cannot_be_shown(session: Session) -> None:
         assert {(e.type_name, e.line) for e in result.errors.values()} == {("Bad", 3)}
     result = fails(session, f"{bad.format('__repr__')}Bad(1)")
     assert (str(result.errors[0]), result.errors[0].line) == ("OSError: no", 2)
+    loop = "a, b = ValueError('a'), ValueError('b'); a.__context__ = b; b.__context__ = a; raise a"
+    assert sorted(fails(session, loop, timeout=PATIENT_SECONDS).errors) == ALL
     assert session.run("1").value == 1
 
 
