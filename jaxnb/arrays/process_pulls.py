@@ -18,7 +18,7 @@ from jaxnb.arrays.lost import LostArray, text_of
 from jaxnb.arrays.process_describe import NotATreeError, require_tree, unreduced_axes
 from jaxnb.arrays.process_packing import Package, is_array, is_spread
 from jaxnb.arrays.regions import Path, Region, parse_path, pieces, view
-from jaxnb.compat.jax_arrays import array_of_ref_now
+from jaxnb.compat.jax_arrays import array_of_ref_now, data_of
 from jaxnb.errors import JaxnbError
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.arrays import (
@@ -236,6 +236,25 @@ def _nothing() -> None:
     """Refers to an array that is gone."""
 
 
+def _reference(array: jax.Array) -> Callable[[], jax.Array | None]:
+    """Returns a weak reference to an array as long as its data are those of now.
+
+    What is written to a ref is other data of the same array.
+    """
+    data = data_of(array)
+    if data is None:
+        return weakref.ref(array)
+    of_array, of_data = weakref.ref(array), weakref.ref(data)
+    del data
+
+    def get() -> jax.Array | None:
+        array = of_array()
+        is_same = array is None or array.is_deleted() or data_of(array) is of_data()
+        return array if is_same else None
+
+    return get
+
+
 MAX_HOLDERS = 10_000
 """Pulls and cells whose arrays are remembered; each takes some 100 bytes."""
 
@@ -250,7 +269,7 @@ class HeldArrays:
         """Remembers the arrays of one pull or cell."""
         if not arrays:
             return
-        self._holders[holder] = tuple(map(weakref.ref, arrays))
+        self._holders[holder] = tuple(map(_reference, arrays))
         while len(self._holders) > MAX_HOLDERS:
             self._holders.popitem(last=False)
 
@@ -268,7 +287,7 @@ class HeldArrays:
         """Remembers what :meth:`alive` has returned in a process that this one replaces."""
         for holder, arrays in alive.items():
             self._holders[holder] = tuple(
-                _nothing if each is None else weakref.ref(each) for each in arrays
+                _nothing if each is None else _reference(each) for each in arrays
             )
 
 

@@ -257,6 +257,16 @@ def device_arrays(array: Any) -> list[Any]:
     return [each.data for each in array.addressable_shards] if found is None else list(found)
 
 
+def data_of(array: Any) -> Any:
+    """Returns what stands for an array's data: another object once a ref to it was written to.
+
+    None for an array that is deleted, and where JAX has another form of it.
+    """
+    array = getattr(array, "_base_array", array)
+    parts = None if array.is_deleted() else getattr(array, "_arrays", None)
+    return parts[0] if parts else None
+
+
 def refs_written(executable: Any, arguments: Sequence[Any]) -> list[Any]:
     """Returns the arrays that a computation's results replace, as refs to them were given to it.
 

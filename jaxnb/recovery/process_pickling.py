@@ -10,7 +10,9 @@ import io
 import itertools
 import pickle
 import sys
+import tempfile
 import threading
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -366,8 +368,8 @@ class StatePickler(CodePickler):
             return found
         # Not isinstance, here and elsewhere: an object's `__class__` may be code of the user's.
         kind = type(value)
-        if issubclass(kind, io.IOBase) and not issubclass(kind, io.BytesIO | io.StringIO):
-            raise pickle.PicklingError("an open file")
+        if reason := _why_it_stays(value, kind):
+            raise pickle.PicklingError(reason)
         self._steps.asked = value
         found = super().reducer_override(value)
         if found is NotImplemented:
@@ -393,6 +395,17 @@ class StatePickler(CodePickler):
                 if not left:
                     raise
         raise AssertionError
+
+
+def _why_it_stays(value: Any, kind: type) -> str:
+    """Returns why an object is of use in its own process only, though pickle would copy it."""
+    if issubclass(kind, io.IOBase) and not issubclass(kind, io.BytesIO | io.StringIO):
+        return "an open file"
+    if issubclass(kind, np.memmap) and value._mmap is not None:
+        return "a file mapped into memory; open it again"
+    if issubclass(kind, tempfile.TemporaryDirectory | weakref.finalize):
+        return "what it cleans up goes with its process"
+    return ""
 
 
 def _not_theirs() -> tuple[type[BaseException], ...]:

@@ -89,6 +89,17 @@ def test_an_array_that_was_replaced_is_still_what_it_was(session: Session) -> No
     session.run("del x")
 
 
+def test_a_ref_that_was_written_to_does_not_show_what_came_later(session: Session) -> None:
+    session.run(LARGE + "r = jax.new_ref(x)\n@jax.jit\ndef up(r): r[...] = r[...] * 0\n")
+    lazy, read = session.pull("r"), session.pull("r", lazy=False)
+    session.run("up(r)")
+    with pytest.raises(ArrayGoneError, match="`r` was replaced or dropped since"):
+        lazy[0]
+    assert_same(read, whole((1024, 512)))
+    assert not np.asarray(session.pull("r")[0]).any()
+    session.run("del r, x")
+
+
 @pytest.mark.parametrize(
     "code", ["x.delete()", "x = jax.jit(lambda x: x + 1, donate_argnums=0)(x);"]
 )

@@ -229,6 +229,8 @@ def test_what_holds_the_old_group_holds_the_new_one_and_what_cannot_be_kept_says
         "f = jax.jit(jnp.sum).lower(jnp.ones(3)).compile()\n"
         "g = (a for a in [jnp.ones(7)])\n"
         "repeated = itertools.repeat(jnp.ones(5))\n"
+        "import tempfile\nscratch = tempfile.TemporaryDirectory()\n"
+        "mapped = np.memmap(tempfile.TemporaryFile(), 'f4', shape=4)\ncopied = mapped + 1\n"
         "%load_ext its_own"
     )
     recovered = group.recover()
@@ -237,14 +239,17 @@ def test_what_holds_the_old_group_holds_the_new_one_and_what_cannot_be_kept_says
     assert "printed on processes 0-2: again" in str(recovered)
     group.run(AFTER)
     lost = recovered.lost
-    assert [each.processes for each in lost] == [(0, 1, 2)] * 4
+    assert [each.processes for each in lost] == [(0, 1, 2)] * 6
     assert {each.path: each.reason for each in lost} == {
         "lowered": "what lower(...) gave: lower it again",
         "f": "what lower(...).compile() gave: compile it again",
         "g": "cannot pickle 'generator' object",
+        "scratch": "what it cleans up goes with its process",
+        "mapped": "a file mapped into memory; open it again",
         "its_own": "not loaded in new processes: type `%spmd %load_ext its_own`",
     }
     assert group.run("float(next(repeated).sum())").value == 5
+    assert group.run("float(copied.sum())").value == 4
     for use in ("f(jnp.ones(3))", "lowered.compile()(jnp.ones(3))", "next(g)"):
         with pytest.raises(CellError, match=r"ValueGoneError at line 1: .* was not carried over"):
             group.run(use)
