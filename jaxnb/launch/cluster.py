@@ -21,8 +21,13 @@ from jaxnb.model.cells import JoinRequest
 
 LOOPBACK = "127.0.0.1"
 
-FACTS_SECONDS = 60.0
+FACTS_SECONDS = 30.0
 """So long the fork server may take to start, import, and ask the driver for its GPUs."""
+
+FORK_SECONDS = 60.0
+ANSWER_SECONDS = 10.0
+LOOK_SECONDS = 1.0
+"""So long its answers may take: to fork processes, to signal them, and to say what they do."""
 
 STOP_GRACE_SECONDS = 2.0
 """So long processes may take to end after SIGTERM; at the group's end, half of that."""
@@ -70,11 +75,26 @@ class ProcessGroup:
         return tuple(self._facts(gpus=True)["gpus"])
 
     def _facts(self, *, gpus: bool) -> dict[str, Any]:
-        facts = self._fork_server.request("facts", gpus=gpus, environment=dict(os.environ))
         try:
-            return dict(facts.result(FACTS_SECONDS))
+            return self._ask("facts", FACTS_SECONDS, gpus=gpus, environment=dict(os.environ))
         except SessionBrokenError as error:
             raise StartError(str(error)) from None
+
+    def _ask(self, op: str, seconds: float = ANSWER_SECONDS, **arguments: Any) -> dict[str, Any]:
+        """Asks the fork server, and waits for its answer.
+
+        Raises:
+            SessionBrokenError: It has ended, or has not answered in time.
+        """
+        answer = self._fork_server.request(op, **arguments)
+        try:
+            return dict(answer.result(seconds))
+        except TimeoutError:
+            pid = self._fork_server.pid
+            raise SessionBrokenError(
+                f"The fork server (pid {pid}) has not answered for {seconds:g} s. If it is stopped,"
+                f" `kill -CONT {pid}` lets it go on; then type `%spmd_restart`."
+            ) from None
 
     # ------------------------------------------------------------------ starting
 
@@ -126,23 +146,23 @@ class ProcessGroup:
             }
             for join in joins
         ]
-        self.pids = self._fork_server.request("engines", starts=starts).result(60)["pids"]
+        self.pids = self._ask("engines", FORK_SECONDS, starts=starts)["pids"]
 
     # ------------------------------------------------------------------ signals and ends
 
     def interrupt(self, process_indices: list[int]) -> None:
         """Interrupts processes with the programs that they have started, as a terminal does."""
-        self._fork_server.request("signal", processes=process_indices, interrupts=True).result(10)
+        self._ask("signal", processes=process_indices, interrupts=True)
 
     def signal(self, process_indices: list[int], sig: int) -> None:
         """Sends a signal to processes; those that have ended are left out."""
-        self._fork_server.request("signal", processes=process_indices, signal=int(sig)).result(10)
+        self._ask("signal", processes=process_indices, signal=int(sig))
 
     def look(self) -> dict[int, str]:
         """Returns what each living process does: ``"computing"``, ``"waiting"``, ``"stopped"``."""
         try:
-            return dict(self._fork_server.request("look").result(10)["states"])
-        except SessionBrokenError:  # all have ended with the fork server
+            return dict(self._ask("look", LOOK_SECONDS)["states"])
+        except SessionBrokenError:  # all have ended with the fork server, or it is stopped itself
             return {}
 
     def stopped(self, process_indices: Iterable[int]) -> dict[int, int]:
@@ -164,8 +184,8 @@ class ProcessGroup:
         self.pids = []
 
     def _stop(self, role: str, grace_seconds: float) -> None:
-        stop = self._fork_server.request("stop", roles=[role], grace_seconds=grace_seconds)
-        stop.result(10 + grace_seconds)
+        seconds = ANSWER_SECONDS + grace_seconds
+        self._ask("stop", seconds, roles=[role], grace_seconds=grace_seconds)
 
     def close(self) -> None:
         """Ends everything that this object has started, and removes its folder.
@@ -176,7 +196,7 @@ class ProcessGroup:
         self._stopping.set()
         try:
             self._stop("engine", STOP_GRACE_SECONDS / 2)
-        except (SessionBrokenError, StartError, TimeoutError) as error:
+        except (SessionBrokenError, StartError) as error:
             logging.getLogger("jaxnb").debug("processes could not be told to end: %s", error)
         try:
             self._fork_server.close()
