@@ -172,8 +172,8 @@ def test_brackets_and_quotes_must_match(line: str) -> None:
 @pytest.mark.parametrize(
     ("text", "spec"),
     [
-        ("P ('data', None)", ("data", None)),
-        ("'data', None", ("data", None)),
+        ("P('data', None)", ("data", None)),
+        ("('data', None)", ("data", None)),
         ("\"P('data', None)\"", ("data", None)),
         ("{'w': P('data', None), 'b': P()}", {"w": ("data", None), "b": ()}),
     ],
@@ -192,6 +192,7 @@ def test_specs_as_typed(line: str, text: str, spec: object) -> None:
     [
         ("w --spec data", "'data' is not a partition spec"),
         ("w --spec P(data)", "is not a partition spec"),
+        ("w --spec P ('data')", "'P' is not a partition spec"),
         ("w --sepc P('x')", "unknown option '--sepc'. Did you mean '--spec'?"),
     ],
 )

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxnb.arrays import card_array
-from jaxnb.arrays.blocks import each_its_own, edge_indices
-from jaxnb.arrays.pictures import picture, process_color, tints
+from jaxnb.arrays.blocks import corner_edges, each_its_own
+from jaxnb.arrays.pictures import tint
 from jaxnb.cells import card_value
 from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.display.html import AMBER
@@ -43,7 +43,7 @@ def array(
         for replica in range(replicas):
             device = len(shards)
             shards.append(ShardInfo(device, device // 2, index, replica, digest(device)))
-    places = product(*(edge_indices(size) for size in shape))
+    places = product(*corner_edges(shape))
     corner = tuple((place, str(sum(place))) for place in places)
     count = len(shards)
     mesh = MeshInfo(("data",), (count,), ("Auto",), tuple(range(count)))
@@ -136,17 +136,22 @@ def test_every_block_says_which_process_and_device(shape: tuple[int, ...], cuts:
     found = Pictures(card.html).parts
     assert len(found) == prod(cuts)
     for box in found:
-        process, device = re.findall(r"(?:process |device |[Pd])(\d+)", " ".join(box.lines))
+        process, device = re.findall(r"[Pd](\d+)", " ".join(box.lines))
         assert int(process) == int(device) // 2
         assert f"process {process} · device {device} · " in box.title
 
 
-def test_the_corner_of_each_panel_is_named_and_panels_are_capped():
-    shown = Pictures(card_array.array_card(array((4, 4, 8, 8), (2, 2, 2, 2))).html)
-    assert {"[0:2, 0:2, :, :]", "[0:2, 2:4, :, :]", "[2:4, 0:2, :, :]"} <= set(shown.words)
-    cut = picture(array((4, 4, 8, 8), (4, 4, 2, 2)))
-    assert (len(cut.panels), cut.left_out) == (8, 32)
-    assert len(picture(array((4, 8, 8), (4, 2, 1))).panels) == 1  # what is not split needs none
+def test_a_row_for_each_combination_of_what_is_split_up_to_a_limit():
+    card = card_array.array_card(array((4, 4, 8, 8), (2, 2, 1, 2)))
+    assert {"0:2, 0:2", "0:2, 2:4", "2:4, 0:2", "2:4, 2:4"} <= set(Pictures(card.html).words)
+    assert "not split: dim 2 · 8\n↓ dim 0 · 4, dim 1 · 4, → dim 3 · 8\n" in card.text
+    assert "  2:4, 0:2  P2 d4  P2 d5\n" in card.text
+    assert Pictures(card.html).parts[0].lines == ["P0", "d0"]
+    for cuts, more in (((4, 4, 2, 2), 0), ((4, 4, 4, 4), 196)):
+        card = card_array.array_card(array((4, 4, 8, 8), cuts))
+        assert len(Pictures(card.html).parts) == prod(cuts) - more
+        assert (f"… {more} more parts" in card.text) == (more > 0)
+        assert max(map(len, card.text.splitlines())) <= 80
 
 
 def test_axes_name_the_mesh_axis_that_splits_them():
@@ -181,13 +186,13 @@ def test_labels_are_readable_on_every_colour(page: tuple[int, ...], ink: tuple[i
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
     assert "rgba(0,114,178,0.36)" in card_array.array_card(array((8,), (2,))).html
-    for process in range(64):
-        color = process_color(process)
-        tint = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
-        mixed = tuple(0.36 * t + 0.64 * p for t, p in zip(tint, page, strict=True))
+    for process in range(8):
+        color = tint(process)
+        parts = [int(part) for part in color.removeprefix("rgba(").split(",")[:3]]
+        mixed = tuple(0.36 * t + 0.64 * p for t, p in zip(parts, page, strict=True))
         low, high = sorted([luminance(mixed), luminance(ink)])
         assert (high + 0.05) / (low + 0.05) >= 4.5, (process, color)
-    assert len({process_color(process) for process in range(32)}) == 32
+    assert len({tint(process) for process in range(8)}) == 8
 
 
 def test_replicas_where_it_is_gone_are_not_counted():
@@ -291,10 +296,9 @@ def test_replicated_value_is_shown_once_with_its_layout():
         "  (P process, d device, × replicas)"
     )
     (part,) = Pictures(card.html).parts
-    assert part.lines == ["P0", "P1", "devices 0-3", "×4"]
+    assert part.lines == ["P0-1", "d0-3", "×4"]
     assert "box-shadow" in part.style
-    assert all(card.html.count(f"background:{tint}") for tint in tints([0, 1]))  # side by side
-    assert "gradient" not in card.html
+    assert tint(0) not in part.style  # it is of no process alone
     unknown = replace(whole, shards=tuple(replace(s, digest=b"") for s in whole.shards))
     assert "not compared" in card_value.value_card(cell(unknown, 2, "x")).text
 

@@ -1,4 +1,4 @@
-"""Compiled programs to tables and cards, and what a plan runs."""
+"""Compiled programs to tables and cards."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from jaxnb.compat.xla import Frames, participants
 from jaxnb.compiled.card_collectives import collectives_card
 from jaxnb.compiled.collectives import Along, axes_of_groups, axes_of_pairs, sent_bytes
-from jaxnb.compiled.compiling import parse_call, plain_text, taken_apart
-from jaxnb.compiled.planning import pieces_of
+from jaxnb.compiled.compiling import parse_call, taken_apart
 from jaxnb.model.arrays import MeshInfo
-from jaxnb.model.cells import CellRequest
 from jaxnb.model.compiled import Collective, CompiledReport, Memory, Part, SourceLine
 
 
@@ -232,85 +230,3 @@ def test_what_the_user_names_is_escaped() -> None:
     html = collectives_card(CompiledReport(bad, "cpu", 8, (mesh,), (one,))).html
     assert "<script" not in html
     assert "&lt;script" in html
-
-
-# ---------------------------------------------------------------------- plans
-
-
-def test_statements_in_order_with_what_they_bind() -> None:
-    cells = ["import numpy as np, math\nmesh = make(4)", "SCALE = 2 * math.pi\ndef f(x): y = 1"]
-    requests = [CellRequest(cell=i, code=code) for i, code in enumerate(cells, 1)]
-    found = [*pieces_of(requests)]
-    assert [(each.name, each.code.strip(), each.line) for each in found][1:3] == [
-        ("<cell 1>", "mesh = make(4)", 2),
-        ("<cell 2>", "SCALE = 2 * math.pi", 1),
-    ]
-    assert [each.bound for each in found] == [("np", "math"), ("mesh",), ("SCALE",), ("f",)]
-    assert [each.is_definition for each in found] == [True, False, True, True]
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        "a = jax.make_mesh((8,), ('x',))", "a, b = load()", "with c as a: pass",
-        "for a in []: pass", "a += load()", "a = [load() for _ in c]", "a = (other := 3)",
-        "if load(): a = 3", "a['x'] = load()", "a.append(load())", "(a := 3)", "del a",
-        "match x:\n    case [a]: pass",
-    ],
-)  # fmt: skip
-def test_what_is_computed_is_not_run_and_its_name_is_known(made: str) -> None:
-    (piece,) = pieces_of([CellRequest(cell=1, code=made)])
-    assert not piece.is_definition
-    assert "a" in piece.bound
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        "a = 3", "a: float = -1.5", "a = b = {'x': [1, 2]}", "a = jax.jit(jnp.sum)",
-        "a = lambda: load()", "a = P('data', None)", "a = partial(jnp.sum, axis=0)",
-        "import a", "from b import c as a", "class a: pass", "async def a(): pass",
-        "a, b = 768, 3072", "a, (b, *c) = 1, (2, 3)", "a += 1", "a['x'] = 3", "a.append(64)",
-        "if x:\n    def a(): pass", "try:\n    import a\nexcept ImportError:\n    a = None",
-    ],
-)  # fmt: skip
-def test_what_does_not_depend_on_devices_is_run(made: str) -> None:
-    (piece,) = pieces_of([CellRequest(cell=1, code=made)])
-    assert piece.is_definition
-    assert "a" in piece.bound
-
-
-def test_magics_are_left_out_and_lines_count_on() -> None:
-    cells = [
-        CellRequest(cell=9, first_line=2, code="%time\n!ls\n\na = 1; b = 2\n@jit\ndef f(): pass\n"),
-        CellRequest(cell=10, code="def f("),
-    ]
-    first, second, decorated = pieces_of(cells)
-    assert [first.line, second.code, second.line] == [5, "\n\n\n\nb = 2", 5]
-    assert decorated.code == "\n\n\n\n\n@jit\ndef f(): pass"
-    assert decorated.whole.splitlines()[4] == "a = 1; b = 2"
-
-
-# ---------------------------------------------------------------------- plain values
-
-
-SELF: list[object] = []
-SELF.append(SELF)
-
-
-OTHERS = [object(), len, range(3), [object()], {"a": len}, SELF, [0] * 20_000, 10**5000]
-
-
-def test_others_have_no_text() -> None:
-    assert {plain_text(value) for value in OTHERS} == {None}
-    assert plain_text(type("Names", (list,), {})()) is None
-
-
-def test_equal_ones_have_one_text() -> None:
-    known = [1, True, 1.0, "1", b"1", None, (1,), [1], {1}, {1: 2}, {"a": [1, (2, {3})]}, "x" * 999]
-    texts = [plain_text(value) for value in known]
-    assert None not in texts
-    assert len({*texts}) == len(known)
-    assert plain_text({3, 1, 2}) == plain_text({2, 3, 1})
-    assert plain_text("x" * 999) != plain_text("x" * 998 + "y")
-    assert plain_text("\udcff" * 300) is not None

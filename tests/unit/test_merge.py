@@ -20,16 +20,17 @@ from jaxnb.cells.merge_output import (
     MergedLine,
     StreamMerger,
     merged_again,
+    stream_mergers,
 )
 from jaxnb.model.cells import StreamName
 
 GRACE = 0.25
 
 
-def fed(*texts: str, name: str = "stdout", now: float = 0.0) -> StreamMerger:
-    merger = StreamMerger(range(len(texts)), grace_seconds=GRACE)
+def fed(*texts: str, now: float = 0.0) -> StreamMerger:
+    merger = StreamMerger("stdout", range(len(texts)), grace_seconds=GRACE)
     for process, text in enumerate(texts):
-        merger.feed(process, name, text, now)
+        merger.feed(process, text, now)
     return merger
 
 
@@ -48,10 +49,10 @@ def test_a_silent_process_holds_the_others_no_longer_than_the_grace_time():
     assert merger.drain(IN_STEP_SECONDS - 0.01) == []  # it may be about to begin
     assert labelled(merger.drain(IN_STEP_SECONDS)) == ["[0-1] a"]
     for process in (0, 1):
-        merger.feed(process, "stdout", "b\n", 1.0)
+        merger.feed(process, "b\n", 1.0)
     assert merger.drain(1.0 + GRACE - 0.01) == []
     assert labelled(merger.drain(1.0 + GRACE)) == ["[0-1] b"]
-    merger.feed(2, "stdout", "b\n", 2.0)
+    merger.feed(2, "b\n", 2.0)
     assert labelled(merger.close(2.0)) == ["[2] b"]
 
 
@@ -59,7 +60,7 @@ def test_a_flood_is_worth_a_longer_wait():
     flood = "".join(f"{i}\n" for i in range(FLOOD_LINES + 1))
     merger = fed(flood, "")
     assert merger.drain(IN_STEP_GRACE_SECONDS - 0.01) == []
-    merger.feed(1, "stdout", flood, IN_STEP_GRACE_SECONDS - 0.01)
+    merger.feed(1, flood, IN_STEP_GRACE_SECONDS - 0.01)
     lines = merger.drain(IN_STEP_GRACE_SECONDS)
     assert len(lines) == FLOOD_LINES + 1
     assert all(line.label == "[0-1]" for line in lines)
@@ -69,10 +70,10 @@ def test_a_process_that_keeps_writing_is_waited_for_up_to_a_limit():
     merger = fed("a\n", "a\n", "")
     now = 0.0
     while now < IN_STEP_GRACE_SECONDS:
-        merger.feed(2, "stdout", ".", now)
+        merger.feed(2, ".", now)
         assert merger.drain(now) == []
         now += IN_STEP_SECONDS / 2
-    merger.feed(2, "stdout", ".", now)
+    merger.feed(2, ".", now)
     assert labelled(merger.drain(now)) == ["[0-1] a"]
 
 
@@ -108,20 +109,21 @@ def test_subsets_merge_among_themselves():
 
 
 def test_stdout_and_stderr_merge_apart_in_whatever_order_they_arrive():
-    merger = StreamMerger([0, 1])
+    mergers = stream_mergers([0, 1])
+    names: tuple[StreamName, ...]
     for process, names in ((0, ("stdout", "stderr")), (1, ("stderr", "stdout"))):
         for name in names:
-            merger.feed(process, name, "a\nb\n", 0.0)
+            mergers[name].feed(process, "a\nb\n", 0.0)
     everyone = frozenset({0, 1})
-    assert merger.drain(0.0) == [
+    assert [line for merger in mergers.values() for line in merger.drain(0.0)] == [
         MergedLine(name, everyone, text) for name in ("stdout", "stderr") for text in "ab"
     ]
 
 
 def test_lines_that_differ_come_in_the_order_of_the_processes_in_rows():
-    merger = StreamMerger(range(4))
+    merger = StreamMerger("stdout", range(4))
     for process in (2, 0, 3, 1):
-        merger.feed(process, "stdout", f"a {process}\nb {process}\n", 0.01 * process)
+        merger.feed(process, f"a {process}\nb {process}\n", 0.01 * process)
     assert merger.drain(ROW_SECONDS) == []  # the last one came at 0.03
     assert labelled(merger.drain(0.03 + ROW_SECONDS)) == [
         f"[{process}] {row} {process}" for row in "ab" for process in range(4)
@@ -140,10 +142,10 @@ def test_the_rows_of_what_one_has_printed_stay_together():
     lines = late.drain(9.0) + late.close(9.0)
     assert sum(line.text == " [2 3]]" for line in lines) == 1  # what is equal is one all the same
 
-    apart = StreamMerger([0, 1])
-    apart.feed(0, "stdout", texts[0], 0.0)
+    apart = StreamMerger("stdout", [0, 1])
+    apart.feed(0, texts[0], 0.0)
     lines = apart.drain(9.0)
-    apart.feed(1, "stdout", texts[0], 9.0)
+    apart.feed(1, texts[0], 9.0)
     again = merged_again([*lines, *apart.close(9.0)])
     assert labelled(again) == [f"[0-1] {line}" for line in texts[0].splitlines()]
 
@@ -177,19 +179,19 @@ def test_a_line_without_its_newline_is_live_then_ordinary():
 def test_the_terminal_codes_of_progress_bars(text: str, lines: list[str]):
     merger = fed(text)
     assert [line.text for line in merger.close(0.0)] == lines
-    by_character = StreamMerger([0])
+    by_character = StreamMerger("stdout", [0])
     for character in text:
-        by_character.feed(0, "stdout", character, 0.0)
+        by_character.feed(0, character, 0.0)
     assert [line.text for line in by_character.close(0.0)] == lines
 
 
 def test_bars_of_several_processes_are_live_and_merge_when_equal():
     merger = fed("\r 10%\r 50%", "\r 50%", "\r 10%")
     assert labelled(merger.live()) == ["[0-1]  50%", "[2]  10%"]
-    merger.feed(2, "stdout", "\r 50%", 1.0)
+    merger.feed(2, "\r 50%", 1.0)
     assert labelled(merger.live()) == ["[0-2]  50%"]
     for process in range(3):
-        merger.feed(process, "stdout", "\r100%\n", 2.0)
+        merger.feed(process, "\r100%\n", 2.0)
     assert labelled(merger.drain(2.0)) == ["[0-2] 100%"]
     assert merger.live() == []
 
@@ -203,14 +205,14 @@ LINES = st.lists(st.sampled_from(["", "a", "b", "c", "step 1", "step 2"]), max_s
 def test_nothing_is_lost_doubled_or_reordered(
     streams: list[list[str]], rng: random.Random, late: bool
 ):
-    merger = StreamMerger(range(len(streams)), grace_seconds=GRACE)
+    merger = StreamMerger("stdout", range(len(streams)), grace_seconds=GRACE)
     texts = {p: "".join(f"{line}\n" for line in lines) for p, lines in enumerate(streams)}
     shown: list[MergedLine] = []
     now = 0.0
     while any(texts.values()):
         p = rng.choice([p for p, text in texts.items() if text])
         size = rng.randint(1, 20)
-        merger.feed(p, "stdout", texts[p][:size], now)
+        merger.feed(p, texts[p][:size], now)
         texts[p] = texts[p][size:]
         if not texts[p] and rng.random() < 0.5:
             merger.finish(p)
@@ -266,11 +268,11 @@ TERMINAL = st.lists(
 @settings(max_examples=300, deadline=None)
 @given(TERMINAL, st.lists(st.integers(0, 60), max_size=8))
 def test_chunk_boundaries_do_not_matter(text: str, cuts: list[int]):
-    whole, cut = StreamMerger([0]), StreamMerger([0])
-    whole.feed(0, "stderr", text, 0.0)
+    whole, cut = StreamMerger("stdout", [0]), StreamMerger("stdout", [0])
+    whole.feed(0, text, 0.0)
     edges = [0, *sorted(c for c in cuts if c < len(text)), len(text)]
     for start, stop in itertools.pairwise(edges):
-        cut.feed(0, "stderr", text[start:stop], 0.0)
+        cut.feed(0, text[start:stop], 0.0)
     assert cut.live() == whole.live()
     assert cut.close(0.0) == whole.close(0.0)
 
@@ -291,12 +293,12 @@ def test_a_flood_of_lines_takes_little_time(prefix: str):
         "".join(f"{prefix.format(p=p)}step {i} loss {i / 7:.4f}\n" for i in range(20_000))
         for p in range(8)
     ]
-    merger = StreamMerger(range(8))
+    merger = StreamMerger("stdout", range(8))
     shown = 0
     begin = time.process_time()
     for start in range(0, max(map(len, texts)), 100_000):
         for p, text in enumerate(texts):
-            merger.feed(p, "stdout", text[start : start + 100_000], 0.0)
+            merger.feed(p, text[start : start + 100_000], 0.0)
             shown += len(merger.drain(0.0))
     shown += len(merger.close(0.0))
     assert shown == (160_000 if prefix else 20_000)
@@ -306,10 +308,10 @@ def test_a_flood_of_lines_takes_little_time(prefix: str):
 
 @pytest.mark.timing
 def test_a_long_line_that_grows_by_small_chunks_is_not_quadratic():
-    merger = StreamMerger([0])
+    merger = StreamMerger("stdout", [0])
     begin = time.process_time()
     for _ in range(50_000):
-        merger.feed(0, "stdout", "x" * 40, 0.0)
+        merger.feed(0, "x" * 40, 0.0)
     assert [len(line.text) for line in merger.close(0.0)] == [2_000_000]
     assert time.process_time() - begin < 20.0
 

@@ -290,7 +290,7 @@ def test_who_is_not_known_is_not_guessed(nvml: FakeNvml) -> None:
     gpus = Gpus(lambda ordinal: None, {})
     assert "does not say which" in gpus.reading(0).note
     gpus = Gpus(bus_of("0000:99:00.0"), {})
-    assert gpus.reading(0).note == "NVML does not know this GPU: Not Found."
+    assert gpus.reading(0).note == "NVML says Not Found."
 
 
 def test_without_nvml_the_note_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +25,7 @@ from jaxnb.model.insight import (
     Straggler,
     Timeline,
 )
-from jaxnb.profile.card_timeline import MAX_LINES, timeline_card
+from jaxnb.profile.card_timeline import timeline_card
 from jaxnb.profile.timelines import (
     MAX_CELLS,
     Interval,
@@ -197,10 +196,10 @@ TIMELINE = Timeline(
 
 TEXT = """\
 cell [7] · 2 processes · 2.0 s · 40 dispatches compared
-  0  ███████████████████·····································███████████████████
-  1  ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░░░░░░░░
-     0                  0.5 s              1.0 s             1.5 s         2.0 s
-     █ Python   ▓ tracing   ▒ compiling   ░ dispatching   · waiting
+  process 0  █████████████████·································█████████████████
+  process 1  ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░░░░░░
+             0                0.5 s            1.0 s           1.5 s       2.0 s
+             █ Python   ▓ tracing   ▒ compiling   ░ dispatching   · waiting
   process Python tracing compiling dispatching waiting came last delayed others
         0  1.0 s                                 1.0 s
         1         0.50 s     1.0 s      0.50 s                31          1.0 s
@@ -218,11 +217,7 @@ def test_the_picture() -> None:
     html = timeline_card(TIMELINE).html
     Tags(html)
     assert html.count('<i style="width:') == 6
-    assert html.count("came last; others waited") == 1
     assert "process 0: waiting, 500 ms to 1.50 s" in html
-    assert (
-        "collective 1 over processes 0-1: process 1 came last; others waited up to 1.00 s" in html
-    )
     assert "1.5 s</span>" in html
 
 
@@ -262,8 +257,7 @@ def test_many_processes_and_collectives() -> None:
     )
     Tags(card.html)
     assert "… 36 more processes" in card.text
-    assert re.search(r"^ +99 ", card.text, re.MULTILINE)
-    assert card.html.count("came last; others waited") == MAX_LINES
+    assert "Process 99 was last at 150 of 40 dispatches" in card.text
     busy = replace(HERE, spans=tuple(
         Span(k / 1e4, (k + 1) / 1e4, "python" if k % 2 else "waiting") for k in range(20_000)
     ))  # fmt: skip
