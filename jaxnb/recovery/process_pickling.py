@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import mmap
 import pickle
 import sys
 import tempfile
@@ -401,8 +402,12 @@ def _why_it_stays(value: Any, kind: type) -> str:
     """Returns why an object is of use in its own process only, though pickle would copy it."""
     if issubclass(kind, io.IOBase) and not issubclass(kind, io.BytesIO | io.StringIO):
         return "an open file"
-    if issubclass(kind, np.memmap) and value._mmap is not None:
-        return "a file mapped into memory; open it again"
+    if issubclass(kind, np.memmap):
+        memory = value
+        while isinstance(memory, np.ndarray):
+            memory = memory.base
+        if isinstance(memory, mmap.mmap):  # else it was computed from one
+            return "a file mapped into memory; open it again"
     if issubclass(kind, tempfile.TemporaryDirectory | weakref.finalize):
         return "what it cleans up goes with its process"
     return ""
