@@ -11,6 +11,7 @@ import __future__
 
 import ast
 import enum
+import inspect
 import linecache
 import re
 import sys
@@ -82,11 +83,15 @@ class Statement:
 
 
 def statement_of(kind: type) -> Statement | None:
-    """Returns the statement of a cell that gives a class as it is; None if none is known."""
+    """Returns the statement of a cell that gives a class as it is; None if none is known.
+
+    Its methods say which it is. Of a class without methods it is the last one that has no other
+    names in it than the class.
+    """
     if kind.__module__ != "__main__":
         return None
     codes = [function.__code__ for function in _functions(kind)]
-    cells = {code.co_filename for code in codes} or {*sources_of_cells()}
+    cells = list({code.co_filename for code in codes}) or [*sources_of_cells()]
     if codes and len(cells) != 1:  # a method was put in later
         return None
     flags = codes[0].co_flags & _FUTURE if codes else _flags_without_methods(kind)
@@ -96,6 +101,8 @@ def statement_of(kind: type) -> Statement | None:
         for node in _definitions(text, kind.__qualname__)
         if _is_of(kind, node, codes)
     ]
+    if not codes:
+        found = found[-1:]
     if len(found) != 1 or not needs_statement(kind, found[0]):
         return None
     # Alone, as IPython compiles it, or in the whole cell, as where that awaits: what is imported in
@@ -110,9 +117,26 @@ def _is_of(kind: type, node: ast.ClassDef, codes: list[CodeType]) -> bool:
     lines = range(node.lineno, (node.end_lineno or 0) + 1)
     if not all(code.co_firstlineno in lines for code in codes):
         return False
+    if not codes and not _names_bound(node) <= {*vars(kind), *_annotations(kind)}:
+        return False
     bases = getattr(kind, "__orig_bases__", kind.__bases__)
     names = [_named(base) for base in node.bases]
     return all(each is _NOTHING or each in bases for each in names)
+
+
+def _names_bound(node: ast.ClassDef) -> set[str]:
+    """Returns the names that the lines of a class assign or annotate."""
+    targets = [target for line in node.body for target in getattr(line, "targets", ())]
+    targets += [line.target for line in node.body if isinstance(line, ast.AnnAssign)]
+    parts = (part for target in targets for part in ast.walk(target))
+    return {part.id for part in parts if isinstance(part, ast.Name)}
+
+
+def _annotations(kind: type) -> dict[str, Any]:
+    try:
+        return inspect.get_annotations(kind)
+    except NameError:  # Python 3.14 looks names up now
+        return {}
 
 
 def _named(node: ast.expr) -> Any:
@@ -173,8 +197,7 @@ def _functions(kind: type) -> Iterator[FunctionType]:
 
 
 def _flags_without_methods(kind: type) -> int:
-    annotations = vars(kind).get("__annotations__", {})
-    is_text = any(isinstance(each, str) for each in annotations.values())
+    is_text = any(isinstance(each, str) for each in _annotations(kind).values())
     return __future__.annotations.compiler_flag if is_text else 0
 
 
