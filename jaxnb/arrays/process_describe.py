@@ -410,4 +410,7 @@ def _element_text(element: Any) -> str:
         return "0x" + "".join(f"{int(word):08x}" for word in element.flat)
     value = element.item() if hasattr(element, "item") else element
     digits = 6 if getattr(element, "itemsize", 8) < 4 else 8  # as many as NumPy prints
-    return f"{value:.{digits}g}" if isinstance(value, float | complex) else str(value)
+    if not isinstance(value, float | complex):
+        return str(value)
+    # The nearest float32 to 0.3 is 0.30000001 to float64.
+    return min(str(element), f"{value:.{digits}g}", key=len)

@@ -222,19 +222,25 @@ def closed_error() -> SessionClosedError:
     )
 
 
-def out_of_step_error(unended: Collection[int] = ()) -> SessionBrokenError:
-    """Returns the error for a cell on a group whose processes did not come back.
+def out_of_step_text(unended: Collection[int] = (), done: str = "") -> str:
+    """Returns what is the matter with a group whose processes did not come back.
 
     Args:
         unended: Those that did not, as far as that is known.
+        done: What has become of what was asked for, as a sentence.
     """
     why = "processes did not answer an interrupt, or a restart was interrupted"
     if unended:
         why = f"{processes_label(unended)} did not end what ran before"
-    return SessionBrokenError(
-        f"The group is out of step: {why}. Nothing was run. Type `%spmd_recover` for new "
-        "processes that take the variables over, or `%spmd_restart` for fresh ones."
+    return (
+        f"The group is out of step: {why}. {done}Type `%spmd_recover` for new processes that take "
+        "the variables over, or `%spmd_restart` for fresh ones."
     )
+
+
+def out_of_step_error(unended: Collection[int] = ()) -> SessionBrokenError:
+    """Returns the error for a cell on such a group."""
+    return SessionBrokenError(out_of_step_text(unended, "Nothing was run. "))
 
 
 STILL_COMPUTING = (

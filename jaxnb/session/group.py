@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from jaxnb.cells.outcome import (
+    STILL_COMPUTING,
     closed_error,
     out_of_step_error,
+    out_of_step_text,
     restarted_error,
     restarting_error,
 )
@@ -135,8 +137,15 @@ class Life:
             last_cell=work.last_cell,
             running_cell=now.request.cell if (now := work.current) is not None else None,
             check=self.options.check,
-            notes=(*notes, *newer_than_tested(versions), *self._notes),
+            notes=(*self._what_is_broken(), *notes, *newer_than_tested(versions), *self._notes),
         )
+
+    def _what_is_broken(self) -> list[str]:
+        if self.state != "broken" or self.deaths:  # who has died is in the table
+            return []
+        if self.lifecycle.phase is Phase.COMPUTING:
+            return [f"The group still computes what a cell dispatched. {STILL_COMPUTING}"]
+        return [out_of_step_text(self._work.unended())]
 
     @property
     def transport(self) -> Transport:

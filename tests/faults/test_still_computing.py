@@ -93,6 +93,7 @@ def test_interrupt_ends_it_and_says_what_is_still_computed(group: Session) -> No
     with pytest.raises(CellError, match="KeyboardInterrupt"):
         group.run("turning(x)", sink=sink)
     assert group.state == "broken"
+    assert "still computes what a cell dispatched" in group.group.notes[0]
     assert any("still computing: `jit(" in each for each in sink.notices)
     group.recover()
     assert_kept(group, "float(x.sum())", 4.0)
