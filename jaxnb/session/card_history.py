@@ -22,7 +22,7 @@ from jaxnb.model.cells import CellRecord
 from jaxnb.model.dispatches import Cause
 
 MAX_ROWS = 100
-_LONGEST, _SHOWN = 80, 32
+_SHOWN = 32
 _COLUMNS = (
     Column("cell", ">"),
     Column("began", only="text"),
@@ -31,9 +31,9 @@ _COLUMNS = (
     Column("compiled", ">", short="compile", optional=True),
     Column("allocated", ">", short="alloc.", only="text", optional=True),
     Column("dispatches", ">", short="disp.", only="text", optional=True),
-    Column("outcome", least=18, wrap=True),
+    Column("outcome", least=12, wrap=True),
     Column("lines", ">", only="text"),
-    Column("code", least=5),
+    Column("code", least=10),
 )
 _OF_PAGE = (0, 9, 7, 3, 4, 5, 6, 2, 1, 8)
 """In the order of a page, which is narrow: the rest is in tooltips."""
@@ -122,7 +122,7 @@ def _cells(record: CellRecord, on: str) -> list[str | Cell]:
         format_count(record.dispatches) if record.dispatches else "",
         outcome if record.outcome == "ok" else Cell(outcome, "warn"),
         str(record.lines),
-        Cell(one_line(record.code, _SHOWN), "code", short=one_line(record.code, _LONGEST)),
+        Cell(one_line(record.code, _SHOWN), "code"),
     ]
 
 
