@@ -173,7 +173,8 @@ def has_lines_of(executable: Any, then: Lines, now: Lines) -> bool:
     """Has the lines of a program that was compiled elsewhere told as they are here.
 
     Of several equal programs the lines of the last are told. JAX takes the lines of a function that
-    it has traced before from there: where one line has become several so, the first is told.
+    it has traced before from there: where one line has become several so, the first is told. A line
+    that only the program's first compilation had, in another session's cell say, is told no more.
 
     Args:
         executable: What was loaded.
@@ -191,7 +192,7 @@ def has_lines_of(executable: Any, then: Lines, now: Lines) -> bool:
         return True
     moved: dict[Place, Place] = {}
     for before, line in zip(then, now, strict=True):
-        if before is not None and line is not None:
-            moved.setdefault(before, line)
+        if before is not None and moved.get(before, xla.NOWHERE) == xla.NOWHERE:
+            moved[before] = line or xla.NOWHERE
     xla.moved_places[name] = moved
     return True

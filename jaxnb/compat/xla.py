@@ -121,6 +121,9 @@ moved_places: dict[Any, Mapping[Place, Place]] = {}
 """By the fingerprint of an executable that was compiled where its lines stood elsewhere: where they
 stand now."""
 
+NOWHERE: Place = "", 0, 0
+"""Where a line stands that nobody here has written."""
+
 NOT_MOVED: Mapping[Place, Place] = {}
 
 _NOT_THEIRS = ("/site-packages/", "/dist-packages/", "<frozen ")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from jaxnb.compat import jax_dispatch
+from jaxnb.compat import jax_dispatch, xla
+from jaxnb.compat.jax_compiling import has_lines_of
 from jaxnb.compat.jax_programs import comparable, literals_digest
 from jaxnb.lockstep.process_recorded import MAX_CHARS, MAX_PROGRAMS, MIN_PROGRAMS, Programs
 from jaxnb.model.dispatches import ProgramLine
@@ -129,3 +132,11 @@ def test_few_are_kept_of_large_programs(
     there = [number for number in range(2 * MAX_PROGRAMS) if programs.lines(number)]
     assert there == [*range(2 * MAX_PROGRAMS)][-kept:]
     assert programs.lines(there[-1]) == [ProgramLine("fact"), there[-1]]
+
+
+def test_lines_that_only_the_first_compilation_had_are_nowhere() -> None:
+    """Where one line has become several, the first is told; a cell of another session is not."""
+    here, there = ("<cell 2>", 1, 0), ("<cell 5>", 4, 0)
+    then, now = (there, there, here), (None, here, None)
+    assert has_lines_of(SimpleNamespace(fingerprint="test"), then, now)
+    assert xla.moved_places.pop("test") == {there: here, here: xla.NOWHERE}
