@@ -25,7 +25,8 @@ OLDEST := .venv-oldest
 
 # Every private name of JAX; starts, cells, lockstep, recovery, pulls and pushes.
 TELLING := $(addprefix tests/,unit/test_versions.py \
-  $(addprefix integration/test_,jax_internals.py compat.py starting.py running.py lockstep.py recover.py pull.py push.py))
+  $(addprefix integration/test_,jax_internals.py compat.py compile_cache.py pitfalls.py starting.py running.py \
+  lockstep.py recover.py pull.py push.py))
 
 .PHONY: help demo lab test test-oldest test-all check $(KINDS:%=test-%) bench soak docs lint format pins clean
 

@@ -225,7 +225,7 @@ def test_a_check_that_fails_does_no_harm_and_is_told_of_once(
     assert pitfalls(group, LOOP) == ()
 
 
-OF_PAGES = [*{*re.findall(r"%spmd_help ([\w-]+)", page(""))} - {"seeds", "unchecked"}]
+OF_PAGES = sorted({*re.findall(r"%spmd_help ([\w-]+)", page(""))} - {"seeds", "unchecked"})
 """That no pitfall can be looked for does not happen: :func:`test_a_check_that_fails…` makes it."""
 
 
