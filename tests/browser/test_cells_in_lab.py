@@ -69,7 +69,7 @@ def test_lines_bars_errors_pictures_and_comparisons(lab_page: OpenLab) -> None:
     assert "identical on 2 processes" in replicated.text
 
     lab.run(MODEL)
-    assert "model['act']: it refers to code" in lab.run(pull).text
+    assert "model refer to code on the processes" in lab.run(pull).text
 
     lab.page.set_viewport_size({"width": 700, "height": 900})
     lab.page.keyboard.press("Control+b")  # without the list of files

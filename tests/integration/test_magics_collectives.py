@@ -127,8 +127,7 @@ def test_comparing_shardings(nb: Notebook) -> None:
     assert "rows: 2 all-gather over x 384 B" in inside.text
     line = "%spmd_compare mlp(x, w1, w2) --spec a=P('y') --no-run --mesh {'y':4}"
     assert "a: 2 all-gather over y 384 B" in nb.good(line).text
-    # What is written meanwhile, as by XLA's log, is a click away.
+    # What is written meanwhile, as by XLA's log, stands before the card.
     nb.good("%spmd loud = lambda x: (print('traced'), x + 1)[1]")
     loud = nb.good("%spmd_compare loud(x) --spec a=P('x') --no-run")
-    assert "<summary>1 line of output</summary>" in loud.html.replace("<b>", "").replace("</b>", "")
-    assert [o for o in loud.node.outputs if o.output_type == "stream"] == []
+    assert "traced" in "".join(o.text for o in loud.node.outputs if o.output_type == "stream")

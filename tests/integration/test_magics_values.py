@@ -107,7 +107,7 @@ def test_what_cannot_be_pulled(nb: Notebook) -> None:
 
 def test_push_with_a_spec(nb: Notebook) -> None:
     nb.good("w = np.arange(8.0).reshape(4, 2)")
-    for line in ("w --spec P('x', None)", "--spec 'x', None w --mesh mesh"):
+    for line in ("w --spec P('x', None)", "--spec ('x',None) w --mesh mesh"):
         text = nb.good(f"%spmd_push {line}").text
         assert re.match(
             r"w: float32\[4, 2\] · P\('x', None\) · 32 B · pushed to 2 processes · ", text
@@ -221,4 +221,4 @@ def test_processes_that_would_part_are_stopped(nb: Notebook) -> None:
     assert f"process 1: was to dispatch jit(multiply) {kind}" in said
     assert "agree" not in nb.good(f"%%spmd --check off\n{PART}").text
     assert "496.0" in nb.good("%spmd float(jnp.sum(x))").text
-    assert "'strict', the default" in nb.bad("%%spmd --check record\n1", "UsageError")
+    assert "There are: off, strict" in nb.bad("%%spmd --check record\n1", "UsageError")

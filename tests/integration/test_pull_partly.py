@@ -245,12 +245,6 @@ def test_code_in_objects_is_left_out(session: Session, classes: ModuleType) -> N
         net = session.pull("net")
     assert isinstance(net, classes.Layer)
     np.testing.assert_array_equal(net.w, np.ones(2))
-    session.run("net = classes.Slotted(jnp.ones(2), classes.relu, lambda: 1)")
-    with pytest.warns(NotMovedWarning, match="of `net` .*function <lambda>"):
-        net = session.pull("net")
-    assert isinstance(net, classes.Slotted)
-    assert net.f is classes.relu
-    np.testing.assert_array_equal(net.w, np.ones(2))
     with pytest.warns(NotMovedWarning, match="of `itself`"):
         assert session.pull("itself")[1][1]
 
