@@ -114,7 +114,7 @@ class Life:
         return process_infos(
             self.reports,
             self.deaths,
-            stopped=self.cluster.stopped(range(len(self.reports))),
+            paused=self.cluster.stopped(range(len(self.reports))),
             busy=self._work.in_cells(),
             engine_ids=self._transport.engine_ids if self._transport is not None else {},
             closed=self.lifecycle.phase is Phase.CLOSED,
