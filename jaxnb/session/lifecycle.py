@@ -10,7 +10,7 @@ from typing import NamedTuple
 from jaxnb.errors import UsageError
 from jaxnb.labels import format_bytes, plural
 from jaxnb.launch.deaths import Death, dead_processes, describe_status
-from jaxnb.launch.host import Placement
+from jaxnb.launch.placement import Placement
 from jaxnb.model.group import ProcessInfo, ProcessReport, SessionState
 from jaxnb.options import StartOptions
 
