@@ -86,7 +86,7 @@ class StartOptions:
         num_processes: How many processes; None for one per GPU, else 4.
         devices_per_process: CPU devices of each process; None for 1. Not for GPUs.
         platform: ``"auto"``, ``"cpu"`` or ``"gpu"``.
-        launcher: One of :mod:`jaxnb.launch.host`; None for the best on this system.
+        launcher: One of :data:`LAUNCHERS`; None for the best on this system.
         collectives: The library of the CPU collectives.
         compile_cache: The folder in which compiled programs are kept; ``"off"`` to have each
             process compile by itself; empty for the user's cache.

@@ -32,13 +32,14 @@ from jaxnb.arrays.packed import (
 from jaxnb.arrays.regions import Path, Region, parse_path
 from jaxnb.callers import levels_to_caller
 from jaxnb.errors import ArrayGoneError, DivergenceWarning, JaxnbError, UsageError
+from jaxnb.labels import capitalized
 from jaxnb.lockstep.provenance import pull_text
 from jaxnb.model.arrays import ArrayInfo, NotFound, Packed, PackRequest
 from jaxnb.wire.asking import Channel
 from jaxnb.wire.messages import Unanswered
 
 EAGER_BYTES = 1 << 20
-"""Arrays of a pull that are smaller than this together come with their descriptions."""
+"""If the arrays of a pull are together smaller than this, they come with their descriptions."""
 
 
 class ReplicasDifferWarning(UserWarning):
@@ -50,7 +51,7 @@ class NotMovedWarning(UserWarning):
 
 
 class OriginsDifferWarning(UserWarning):
-    """What one name holds on several processes are parts of different arrays."""
+    """One name holds parts of different arrays on several processes."""
 
 
 class Group(Protocol):
@@ -74,7 +75,7 @@ class CellKey:
 
     Attributes:
         cell: The cell's number.
-        generation: The group's when it ran.
+        generation: The group's generation when the cell ran.
     """
 
     cell: int
@@ -159,8 +160,8 @@ class Puller:
     def _pack(self, channel: Channel, path: Path, ranks: Sequence[int] | None) -> dict[int, Packed]:
         """Asks the processes what the path names.
 
-        Without ``ranks`` all that are able to answer are asked: data can be rescued from what
-        is left of a group. One that is in a cell is asked all the same, and says so.
+        Without ``ranks`` all living processes are asked: data can be rescued from what is left of
+        a group. Those that are in a cell are asked too, and refused with what they are doing.
         """
         channel.require_living(f"`{path.text}` was pulled")
         dead = set(range(channel.num_processes)) - set(channel.able) - set(channel.in_cells)
@@ -217,26 +218,35 @@ class Puller:
     ) -> Any:
         """Makes a value that processes agree on; its non-array parts come from one of them."""
         first = next(iter(packed.values()))
-        # Only an array itself has subscripts left: a wrong one is said before anything moves.
+        # Only a path that names an array itself keeps subscripts; check them before anything moves.
         region = (
             _region(first.arrays[0].shape, path, first.subscripts) if first.subscripts else None
         )
 
+        name = path.without(first.subscripts)
         small = small_data(packed)
 
         def array(index: int) -> GatheredArray:
             info = merged([p.arrays[index] for p in packed.values()])
             holders = tuple(packed)
             if info.fully_addressable and not is_one_array(packed.values(), index):
+                # Each process has an array of its own. Their bytes are equal, but shards of several
+                # arrays are no array: take one process's, and one whose replicas differ before
+                # others, so that the pull warns of it.
                 owner = next((p for p in packed.values() if differing(p.arrays[index])), first)
                 info, holders = owner.arrays[index], (owner.process_index,)
             key = ArrayKey(
-                first.transfer, index, path.without(first.subscripts),
-                path.without(first.subscripts), holders, self._group.generation,
-                not first.is_array, self._group.last_cell,
-            )  # fmt: skip
+                holder=first.transfer,
+                index=index,
+                name=name,
+                path=name,
+                processes=holders,
+                generation=self._group.generation,
+                is_part=not first.is_array,
+                after=self._group.last_cell,
+            )
             arrays.append(GatheredArray(info, key, self, region))
-            # At once: what is unpickled around it may use it.
+            # Filled now, because unpickling the containing object may read it.
             if small is not None:
                 fill_small(arrays[-1], small)
             return arrays[-1]
@@ -246,7 +256,14 @@ class Puller:
     def _read_value(
         self, channel: Channel, packed: Packed, name: str, array: Callable[[int], Any]
     ) -> Any:
-        """Reads a process's value: what its pickle leaves out of band, then the pickle."""
+        """Reads a process's value: what its pickle leaves out of band, then the pickle.
+
+        Args:
+            channel: The channel.
+            packed: The value.
+            name: What to call it in the middle of a sentence.
+            array: Returns the array for an index, where the pickle leaves one out.
+        """
         size = sum(exposure.nbytes for exposure in packed.buffers)
         refusals.require_memory_for_pull(size, name)
         buffers = [np.empty(exposure.nbytes, np.uint8) for exposure in packed.buffers]
@@ -257,20 +274,20 @@ class Puller:
         self._mover.read(channel, moves, name)
         try:
             return unpickle(packed.skeleton, buffers, array)
-        except JaxnbError:  # of a pull: a class may use the arrays that it is made of
+        except JaxnbError:  # raised by a pull that a class made while being unpickled
             raise
         except Exception as error:  # a class or a package that is missing here
             raise JaxnbError(
-                f"{name} ({packed.type_name}) on process {packed.process_index} cannot be read "
-                f"in the notebook: {type(error).__name__}: {error}. Its classes must be "
-                "importable here too. It is unchanged there."
+                f"{capitalized(name)} ({packed.type_name}) on process {packed.process_index} "
+                f"cannot be read in the notebook: {type(error).__name__}: {error}. Its classes "
+                "must be importable here too. It is unchanged there."
             ) from error
 
     # ------------------------------------------------------------------ arrays
 
     @property
     def generation(self) -> int:
-        """Which processes there are: how often they have been replaced by others."""
+        """How often the group has been restarted."""
         return self._group.generation
 
     def read(self, wanted: Sequence[Wanted]) -> list[np.ndarray[Any, Any]]:
@@ -284,17 +301,12 @@ class Puller:
         if not wanted:
             return []
         refusals.require_not_deleted(wanted)
-        alike: Alike = {}
+        answered_alike: Alike = {}
         able = set(channel.able)
-        plans = [plan_of(each, able, channel.in_cells, alike) for each in wanted]
-        names = list(dict.fromkeys(each.key.name for each in wanted))
-        name = (
-            refusals.whose(wanted[0].key)
-            if len(names) == 1
-            else ", ".join(f"`{each}`" for each in names)
-        )
+        plans = [plan_of(each, able, channel.in_cells, answered_alike) for each in wanted]
+        name = ", ".join(dict.fromkeys(refusals.whose(each.key) for each in wanted))
         nbytes = sum(plan.nbytes for plan in plans)
-        refusals.require_memory_for_pull(nbytes, names[0])
+        refusals.require_memory_for_pull(nbytes, name)
         transfer = uuid.uuid4().hex
         requests = expose_requests(transfer, plans)
         try:
@@ -310,14 +322,15 @@ class Puller:
     def _require_generation(self, generation: int, whose: str) -> None:
         if generation != self._group.generation:
             raise ArrayGoneError(
-                f"{whose} is gone: the group was restarted since, and it had not been pulled."
+                f"{capitalized(whose)} is gone: the group was restarted since, and it had not been "
+                "pulled."
             )
 
 
 def _region(shape: tuple[int, ...], path: Path, subscripts: int) -> Region:
     try:
         return Region.of(shape, path.last_keys(subscripts))
-    except (IndexError, TypeError) as error:  # as NumPy, or by a NotBasicIndexError
+    except (IndexError, TypeError) as error:  # NumPy's own errors, or NotBasicIndexError
         raise UsageError(
             f"`{path.text}`: {error}; the array has shape {shape}. Nothing was moved."
         ) from None

@@ -9,7 +9,7 @@ from jaxnb.arrays.blocks import Index, differing, index_label
 from jaxnb.arrays.gathered import ArrayKey, Wanted
 from jaxnb.arrays.regions import Path
 from jaxnb.errors import ArrayGoneError, JaxnbError, NotEnoughMemoryError, UsageError
-from jaxnb.labels import format_bytes, gone_label, plural, processes_label, ranks_label
+from jaxnb.labels import capitalized, format_bytes, gone_label, plural, processes_label, ranks_label
 from jaxnb.launch.host import available_bytes
 from jaxnb.model.arrays import ArrayInfo, Gone, NotFound
 from jaxnb.model.cells import ProcessError
@@ -25,7 +25,7 @@ def require_memory_for_pull(nbytes: int, name: str) -> None:
     available = available_bytes()
     if nbytes > available:
         raise NotEnoughMemoryError(
-            f"{name} needs {format_bytes(nbytes)} in the notebook, where "
+            f"Pulling {name} needs {format_bytes(nbytes)} in the notebook, where "
             f"{format_bytes(available)} of memory is free. Nothing was moved. Pull a slice, "
             "e.g. `x[:1000]`, or reduce it on the processes first."
         )
@@ -65,10 +65,10 @@ def replicas_text(name: str, array: ArrayInfo) -> str:
 
 
 def whose(key: ArrayKey) -> str:
-    """Returns an array's name as the subject of a sentence."""
+    """Returns what to call an array in the middle of a sentence."""
     if not key.path:
         return key.name
-    return f"An array in `{key.name}`" if key.is_part else f"`{key.name}`"
+    return f"an array in `{key.name}`" if key.is_part else f"`{key.name}`"
 
 
 def lost_text(
@@ -102,9 +102,8 @@ def lost_text(
         advice += "`%spmd_recover` replaces dead processes; what only they held is lost."
     else:
         advice += "`%spmd_status` shows the processes."
-    name = whose(key)
     return (
-        f"{plural(len(lost), 'part')} of {name[0].lower()}{name[1:]}, {first}"
+        f"{plural(len(lost), 'part')} of {whose(key)}, {first}"
         f"{index_label(lost[0])}, cannot be pulled: {_by_process(reasons)}. Nothing was moved. "
         f"{advice}"
     )
@@ -135,9 +134,9 @@ def require_not_deleted(wanted: Sequence[Wanted]) -> None:
     for each in wanted:
         if each.info.deleted:
             raise ArrayGoneError(
-                f"{whose(each.key)} was already deleted, or donated to a computation, on "
-                f"{processes_label(each.key.processes)} when it was pulled: only its shape is "
-                "left. Nothing was moved; recreate it in a cell."
+                f"{capitalized(whose(each.key))} was already deleted, or donated to a "
+                f"computation, on {processes_label(each.key.processes)} when it was pulled: only "
+                "its shape is left. Nothing was moved; recreate it in a cell."
             )
 
 
@@ -157,8 +156,8 @@ def require_there(wanted: Sequence[Wanted], answers: Mapping[int, Any]) -> None:
     is_there = key.path and gone.reason == "dropped"
     again = f"; `spmd.pull({key.path!r})` has what is there now" if is_there else ""
     raise ArrayGoneError(
-        f"{whose(key)} {gone_label(gone.reason, gone.axes)} on {who}, and its data had not been "
-        f"pulled. Nothing was moved{again}."
+        f"{capitalized(whose(key))} {gone_label(gone.reason, gone.axes)} on {who}, and its data "
+        f"had not been pulled. Nothing was moved{again}."
     )
 
 

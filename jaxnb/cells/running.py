@@ -48,8 +48,9 @@ class Collected:
 
     Attributes:
         request: The cell.
-        replies: What each has answered; of one that has not, that it did not end the cell.
-        silent: Who has not answered itself: the dead, too.
+        replies: Each process's answer; for one without, an error that says it did not end the
+            cell.
+        silent: The processes that sent no answer, the dead included.
         displays: What each has displayed.
         texts: Name of a stream to what each has written.
         merged: Name of a stream to all that, merged and labelled.
@@ -66,7 +67,7 @@ class Collected:
 
     @property
     def errors(self) -> dict[int, ProcessError]:
-        """What processes have raised, or were interrupted by, or that they did not end the cell."""
+        """What processes raised: their errors, interrupts, or that they did not end the cell."""
         return {i: each.error for i, each in self.replies.items() if each.error is not None}
 
     @property
@@ -81,11 +82,11 @@ class Collected:
 
 
 TICK_SECONDS = 0.05
-"""How often output that waits for its twins is looked at again."""
+"""How often output that waits for equal lines of other processes is looked at again."""
 
 STEP_SECONDS = 0.1
-"""How long one step takes output at most, however much there is: between steps someone looks at
-interrupts, time-outs and deaths."""
+"""The longest that one step takes output, and the longest that it then shows output, however much
+there is: between steps, interrupts, time-outs and deaths are looked at."""
 
 PIECE_CHARS = 1 << 18
 """Longer text is taken in pieces, so that a step can end between them."""
@@ -164,17 +165,19 @@ class RunningCell:
 
     @property
     def silent(self) -> set[int]:
-        """The processes that have answered nothing themselves, and may never: the dead too."""
+        """The processes that have sent no answer, and may never send one, the dead included."""
         return set(self.processes) - self._answered
 
     @property
     def errors(self) -> Mapping[int, ProcessError]:
-        """What processes have raised that have left the cell."""
+        """The errors of the processes that have left the cell."""
         replies = self._replies.items()
         return {i: each.error for i, each in replies if each.error is not None}
 
     def how_others_left(self, others: Collection[int]) -> str:
-        """Returns what those did that are not in the cell, as a clause; empty if there are none.
+        """Returns, as a clause, how the processes that are not in the cell left it.
+
+        It is empty if there are none.
 
         Args:
             others: Their indices; some may not have been asked to run it.
@@ -201,24 +204,24 @@ class RunningCell:
         """Takes what has come, waiting for at most ``timeout_seconds`` if nothing has."""
         # What has come in the meantime is taken together: merging by line is for people, and
         # doing it for each message would cost more than the messages.
-        until = None
+        take_until = None
         for event in self._arrived(0.0 if self.is_behind else timeout_seconds):
             self._take(event)
             now = time.perf_counter()
-            until = until or now + STEP_SECONDS
-            if now > until:
+            take_until = take_until or now + STEP_SECONDS
+            if now > take_until:
                 break
         self.is_behind = bool(self._pieces)
-        until = time.perf_counter() + STEP_SECONDS
+        show_until = time.perf_counter() + STEP_SECONDS
         while self._show_merged() and self._show_held():
-            if time.perf_counter() > until:
+            if time.perf_counter() > show_until:
                 self.is_behind = True
                 break
         self._show_live()
         self._to_sink(lambda sink: sink.tick())
 
     def _show_merged(self) -> bool:
-        """Shows the lines that can be decided now; returns whether that were all of them."""
+        """Shows the lines that can be decided now; returns whether those were all."""
         now, are_all = time.perf_counter(), True
         for merger in self._distinct_mergers():
             lines = merger.drain(now, STEP_LINES)
@@ -228,7 +231,7 @@ class RunningCell:
         return are_all
 
     def _arrived(self, timeout_seconds: float) -> Iterator[Event]:
-        """Yields what has come, in pieces that take no long time; waits if nothing has."""
+        """Yields what has come, in pieces small enough to be quick; waits if nothing has."""
         first = self.exchange.get(timeout_seconds) if timeout_seconds and not self._pieces else None
         for event in (first, *self.exchange.drain()):
             match event:
@@ -245,8 +248,6 @@ class RunningCell:
 
     def _take(self, event: Event) -> None:
         match event:
-            case StreamChunk(index) | Display(index) if index not in self.processes:
-                pass  # output of an earlier cell's thread, on a process that this cell leaves out
             case StreamChunk(index, name, text):
                 self._write(index, name, self._allowance(index, name).take(text))
             case Dropped():
@@ -277,7 +278,7 @@ class RunningCell:
         self._feed(StreamChunk(index, name, text))
 
     def _feed(self, event: StreamChunk | LineEnds | Ended) -> None:
-        """Has text merged, or the end of it told, once what the process displayed before is out."""
+        """Merges text (or its end) once earlier displays of the process have been shown."""
         index = event.process_index
         if index not in self._mergers:
             return
@@ -298,9 +299,10 @@ class RunningCell:
                     merger.finish(index)
 
     def _allowance(self, index: int, name: StreamName) -> Allowance:
-        """Returns what the notebook takes of a stream: more than Python code can send.
+        """Returns the notebook's limit for a stream, higher than what Python code may send.
 
-        What C code writes, and threads of earlier cells, has no limit where it is written.
+        It catches what C code and threads of earlier cells write, which is not limited where it
+        is written. A script's output has no limit.
         """
         key = (index, name)
         if key not in self._allowances:
@@ -335,7 +337,8 @@ class RunningCell:
             case RequestFailed():
                 error = answer.error
             case BaseException():
-                said = str(answer)  # others are interrupted for it, so it comes first
+                said = str(answer)
+                # at 0: this error caused the others' interrupts, so it sorts first
                 error = ProcessError(type(answer).__name__, said, said, said, at=0.0)
             case _:
                 raise TypeError(f"unexpected answer {answer!r}")
@@ -368,7 +371,7 @@ class RunningCell:
         return list(dict.fromkeys(m for each in self._mergers.values() for m in each.values()))
 
     def _show(self, lines: list[MergedLine]) -> None:
-        if lines and self.request.script is None:  # whose lines nobody asks for afterwards
+        if lines and self.request.script is None:  # a script's lines are not asked for afterwards
             self._shown += lines
         if lines:
             self.shown_at = time.monotonic()
@@ -393,7 +396,7 @@ class RunningCell:
         """Shows that the processes do not wait any more, if it was shown that they did.
 
         Args:
-            by_itself: What they waited for has come: that they waited was nothing wrong.
+            by_itself: What they waited for has come, so nothing was wrong.
         """
         if self.waits is not None:
             self.show_waits(replace(self.waits, has_ended=True))

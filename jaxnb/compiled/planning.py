@@ -31,13 +31,13 @@ Definitions = Callable[[], "Contents | None"]
 
 
 def no_definitions() -> None:
-    """There is no group to take variables of."""
+    """Returns no variables: used where there is no group."""
 
 
 _LAST_LINES = 15
 
 LOOK_SECONDS = 0.2
-"""How often it is looked whether an interrupt has come, at least."""
+"""An interrupt is noticed within this time."""
 
 
 def ask_scratch(request: model.PlanRequest) -> model.PlanReply:
@@ -78,10 +78,10 @@ def ask_scratch(request: model.PlanRequest) -> model.PlanReply:
 
 
 def _answer_of(process: subprocess.Popen[bytes]) -> bytes:
-    """Reads to the end.
+    """Reads to the end, in calls that each return soon.
 
-    Not in one blocking call: where a signal reaches another thread than the main one it would
-    not end that, and Python handles signals between its own instructions only.
+    A signal that reaches another thread does not end a blocking read, and Python runs handlers only
+    between instructions.
     """
     while True:
         with suppress(subprocess.TimeoutExpired):
@@ -111,9 +111,9 @@ def plan(
     Args:
         code: What to run in the scratch process, and the call, which is not run.
         devices: How many CPU devices the process has.
-        definitions: What the code may use of a group.
+        definitions: Returns the group's variables that the code may use.
         name: The file name of the code in tracebacks.
-        first_line: The notebook's number of the first line of the code.
+        first_line: The line number, in the notebook, of the code's first line.
 
     Raises:
         UsageError: The last statement is not a call, or it needs an array of the group.
@@ -134,21 +134,19 @@ def answer(
     first_line: int = 1,
     label: str = "",
 ) -> model.CompiledReport | model.ComparisonReport:
-    """Asks a scratch process; see :func:`plan`.
+    """Asks a scratch process what the last call of ``code`` compiles to, or has compared.
 
-    Args:
-        code: As there.
-        devices: As there.
-        definitions: As there.
-        name: As there.
-        first_line: As there.
-        label: The call is one of ``jaxnb.compare``, and is made; what to call it in messages.
+    ``code``, ``devices``, ``definitions``, ``name`` and ``first_line`` are as for :func:`plan`.
+    ``label`` is what messages call the call, if it is one of ``jaxnb.compare``; that call is then
+    run. It is empty for a plan.
 
     Returns:
         What the call compiles to, or what it has compared.
     """
     if isinstance(devices, bool) or not isinstance(devices, int):
-        raise UsageError(f"The number of devices must be a whole number, not {devices!r}.")
+        raise UsageError(
+            f"The number of devices must be a whole number, not {devices!r}. Nothing was run."
+        )
     if not 1 <= devices <= MAX_DEVICES:
         raise UsageError(
             f"The number of devices must be from 1 to {MAX_DEVICES}, not {devices}. Nothing was "

@@ -1,7 +1,8 @@
 """What cards are made of: blocks that say what is shown, not how HTML or a terminal shows it.
 
-:mod:`jaxnb.display.html` and :mod:`jaxnb.display.text` show them. In sentences and facts, what
-stands between backticks is code. Blocks with nothing in them show nothing.
+A card has an HTML version, made by :mod:`jaxnb.display.html`, and a text version of plain
+characters, made by :mod:`jaxnb.display.text`. In sentences and facts, what stands between backticks
+is code. Blocks with nothing in them show nothing.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ class Facts:
 
     Attributes:
         parts: The texts.
-        title: What they are of, before them.
+        title: A heading before them.
         look: ``"dim"``: of less weight; ``"small"``: the line below a value.
-        wrap: As text, lines end at 80 columns.
-        before: As text, what the line begins with.
+        wrap: In the text version, lines end at 80 columns.
+        before: In the text version, what the line begins with.
     """
 
     parts: Sequence[str]
@@ -43,8 +44,9 @@ class Note:
     Attributes:
         text: The sentences.
         look: ``"dim"``: of less weight; ``"warn"``: a warning of its own.
-        wrap: As text, lines end at 80 columns.
-        before: As text, what the first line begins with; the others begin below its end.
+        wrap: In the text version, lines end at 80 columns.
+        before: In the text version, what the first line begins with; the others begin below its
+            end.
     """
 
     text: str
@@ -78,9 +80,10 @@ class Column:
     Attributes:
         title: What stands above it.
         align: ``">"`` for numbers.
-        least: As text, to how many characters it may be shortened in a row that is too long.
-        short: Its title as text, if that is another.
-        only: Where it is shown.
+        least: In the text version, to how many characters it may be shortened in a row that is
+            too long.
+        short: Its title in the text version, if it differs.
+        only: The version that it is shown in.
         optional: It is left out where nothing is in it.
         wrap: In HTML, its cells are broken where the page is narrow, short ones too.
     """
@@ -101,7 +104,7 @@ class Cell:
     Attributes:
         text: What is in it.
         look: How it is shown in HTML.
-        short: What it says as text, if that is something else.
+        short: What it says in the text version, if it differs.
         strip: A bar in its place, in HTML.
         title: A tooltip.
     """
@@ -125,7 +128,7 @@ class Table:
         rows: For each row a cell for each column.
         tooltips: For each row a tooltip, or none at all.
         more: How many rows were left out, and what they are: ``(3, "process")``.
-        gap: As text, blanks between columns.
+        gap: In the text version, how many blanks are between columns.
     """
 
     columns: Sequence[Column]
@@ -134,12 +137,12 @@ class Table:
     more: tuple[int, str] = (0, "")
     gap: int = 2
 
-    def places(self, where: Only) -> list[int]:
-        """Returns the columns that are shown as ``"html"`` or as ``"text"``."""
+    def shown_columns(self, version: Literal["html", "text"]) -> list[int]:
+        """Returns the indices of the columns that are shown in a version."""
         return [
             i
             for i, column in enumerate(self.columns)
-            if column.only in ("both", where)
+            if column.only in ("both", version)
             and not (column.optional and all(_is_empty(row[i]) for row in self.rows))
         ]
 
@@ -151,7 +154,9 @@ class Table:
 
 
 def _is_empty(cell: str | Cell) -> bool:
-    return not (cell.text or cell.strip or cell.short) if isinstance(cell, Cell) else not cell
+    if isinstance(cell, Cell):
+        return not (cell.text or cell.strip or cell.short)
+    return not cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +190,9 @@ class Box:
     Attributes:
         lines: The lines in it.
         color: Behind the lines; empty: it has a dashed edge.
-        title: Its tooltip; as text, its line in a grid that is too wide.
-        text: What stands in it as text.
-        stacked: Several devices have one.
+        title: Its tooltip; in the text version, its line where the grid is too large.
+        text: What stands in it in the text version.
+        stacked: Several devices hold this part; drawn as a stack.
     """
 
     lines: Sequence[str]
@@ -199,7 +204,9 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Boxes in rows and columns; as text a table, or a line for each box where it is too wide.
+    """Boxes in rows and columns.
+
+    The text version is a table, or a line for each box where that is too large.
 
     Attributes:
         boxes: By row; None where there is none.
@@ -213,7 +220,7 @@ class Grid:
 
 
 class Key(NamedTuple):
-    """An entry of a legend; the symbol is for text."""
+    """An entry of a legend; the symbol is for the text version."""
 
     name: str
     color: str
@@ -239,7 +246,7 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Blocks that are a click away in HTML; as text they stand below the summary."""
+    """Blocks that are a click away in HTML; in the text version they stand below the summary."""
 
     summary: Facts
     blocks: Sequence[Block]
@@ -248,14 +255,14 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Groups of blocks side by side, as far as the page is wide."""
+    """Groups of blocks side by side, as many as fit the page's width."""
 
     groups: Sequence[Sequence[Block]]
 
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """What is said in another way in HTML than as text; each may be nothing."""
+    """What is said in one way in HTML and in another in the text version; each may be nothing."""
 
     html: Sequence[Block] = ()
     text: str = ""

@@ -93,8 +93,8 @@ def _note(note: b.Note) -> Html:
 def _table(table: b.Table) -> Html:
     if not table.rows:
         return _NOTHING
-    places = table.places("html")
-    columns = [table.columns[i] for i in places]
+    indices = table.shown_columns("html")
+    columns = [table.columns[i] for i in indices]
     parts: list[Html] = []
     if any(column.title for column in columns):
         titles = (
@@ -103,7 +103,9 @@ def _table(table: b.Table) -> Html:
         )
         parts.append(tag("thead", tag("tr", *titles, style=_PLAIN_ROW)))
     rows = zip_longest(table.rows, table.tooltips)
-    parts.append(tag("tbody", *(_row([row[i] for i in places], columns, tip) for row, tip in rows)))
+    parts.append(
+        tag("tbody", *(_row([row[i] for i in indices], columns, tip) for row, tip in rows))
+    )
     shown = tag("div", tag("table", *parts, style=_TABLE), style="overflow-x:auto")
     return together(shown, tag("div", table.rest, style=_DIM) if table.rest else "")
 

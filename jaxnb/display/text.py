@@ -161,9 +161,9 @@ def table_text(table: b.Table) -> str:
     """Returns a table, its long cells broken where its columns allow it."""
     if not table.rows:
         return ""
-    places = table.places("text")
-    columns = [table.columns[i] for i in places]
-    rows = [[_cell(row[i]) for i in places] for row in table.rows]
+    indices = table.shown_columns("text")
+    columns = [table.columns[i] for i in indices]
+    rows = [[_cell(row[i]) for i in indices] for row in table.rows]
     if any(_title(column) for column in columns):
         rows.insert(0, [_title(column) for column in columns])
     align = "".join(column.align for column in columns)

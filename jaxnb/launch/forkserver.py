@@ -10,11 +10,12 @@ Commands (each answered by ``{"reply": id, ...}``):
         reach it.
     ``service``: fork JAX's coordination service; answers likewise.
     ``engines``: fork engines; answers with their pids.
-    ``signal``: send a signal to engines, which are named by their process index; with
-        ``interrupts`` SIGINT, and to what they have started.
-    ``look``: answer what each engine does, for the kernel.
+    ``signal``: send a signal to engines, named by process index; with ``interrupts``, send SIGINT
+        to them and to what they started.
+    ``look``: answer each engine's state as the operating system reports it.
     ``facts``: answer which GPUs this host has, if asked, and how much memory is left.
-    ``stop``: end the children of the named roles, and wait for them.
+    ``stop``: end the children of the named roles, and kill those that are left after
+        ``grace_seconds``; answers once all have ended.
     ``end``: end all descendants and this process; there is no answer.
 
 Events: ``{"event": "died", ...}`` for a child that ended without having been told to, and
@@ -51,7 +52,7 @@ TAIL_BYTES = 16 << 10
 """How much of what a child wrote last is kept, to be shown when it dies."""
 
 LAST_WORDS_SECONDS = 30.0
-"""What a process wrote so long before the next, or before its death, says nothing of its death. XLA
+"""Output older than this, when more output or the death comes, says nothing about the death. XLA
 aborts 20 s after it has warned of a collective that does not end."""
 
 PARTIAL_SECONDS = 0.2
@@ -78,14 +79,18 @@ class Child:
     told_to_stop: bool = False
 
     def last_words(self) -> str:
-        """Returns what it wrote last, if that was not long ago; what was is forgotten."""
+        """Returns what it wrote last if that was recent; older text is discarded."""
+        self.forget_old_words()
+        return self.tail.decode("utf-8", "replace")
+
+    def forget_old_words(self) -> None:
+        """Discards what it wrote last, unless that was recent."""
         if time.monotonic() - self.wrote_at > LAST_WORDS_SECONDS:
             self.tail.clear()
-        return self.tail.decode("utf-8", "replace")
 
 
 class ForkLoop:
-    """Waits for many files in one thread, and forks children whose output is one of them.
+    """Waits for many file descriptors in one thread; forks children and reads their output.
 
     Args:
         event_fd: Where events and answers are written.
@@ -122,7 +127,7 @@ class ForkLoop:
                 self._flush_output(child)
 
     def _next_timeout(self) -> float | None:
-        """Returns after how many seconds something is due if no file has news before."""
+        """Returns the seconds until the next deadline; None if there is none."""
         due = [deadline for deadline, _ in self._deadlines]
         due += [child.flush_at for child in self._children.values()]
         soonest = min(due, default=math.inf)
@@ -215,7 +220,7 @@ class ForkLoop:
         if not data:
             self._close_output(child)
             return
-        child.last_words()
+        child.forget_old_words()
         child.tail += data
         child.wrote_at = time.monotonic()
         del child.tail[:-TAIL_BYTES]
@@ -229,7 +234,7 @@ class ForkLoop:
             self._emit(event="text", pid=child.pid, index=child.index, text=undated(text))
 
     def _flush_output(self, child: Child, *, is_end: bool = False) -> None:
-        """Hands on what was held back of what a child wrote; at its end not how it crashed."""
+        """Hands on what was held back of what a child wrote; at its end, without the crash dump."""
         rest = child.decoder.decode(b"", final=True) if is_end else ""
         text = child.dump.feed(child.chatter.feed(rest) + child.chatter.flush())
         self._emit_text(child, text if is_end else text + child.dump.flush())
@@ -260,8 +265,8 @@ class ForkLoop:
 
     def _end(self) -> None:
         """Ends every descendant, removes the cluster's folder, and ends this process."""
-        # New orphans arrive as their parents die, so again until none is left.
         signal.set_wakeup_fd(-1)
+        # New orphans arrive as their parents die, so again until none is left.
         while descendants := psutil.Process().children(recursive=True):
             for process in descendants:
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -317,8 +322,8 @@ class ForkServer(ForkLoop):
         from jaxnb.launch.children import preload
 
         preload()
-        # What has been imported stays: no collection in a child need look at it, and so write
-        # into the pages that all children share.
+        # Freeze what is imported: a collection in a child would write into the pages that all
+        # children share.
         gc.freeze()
 
     # ------------------------------------------------------------------ commands
@@ -415,7 +420,7 @@ class ForkServer(ForkLoop):
         for child in self._children.values():
             if child.pid in pids:
                 child.told_to_stop = True
-                # The service has nothing to say goodbye to.
+                # The service needs no clean shutdown.
                 sig = signal.SIGKILL if child.role == "service" else signal.SIGTERM
                 os.kill(child.pid, sig)
                 os.kill(child.pid, signal.SIGCONT)  # one that is stopped would sleep on

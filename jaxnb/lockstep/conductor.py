@@ -27,7 +27,7 @@ from jaxnb.lockstep.messages import (
 )
 
 Decision = Answer | Press
-"""What follows from what has happened."""
+"""What the conductor sends: an answer to a thread, or a signal."""
 
 
 class Conductor:
@@ -53,7 +53,7 @@ class Conductor:
         self._late: dict[int, dict[int, Stop]] = {}
         self._stops = 0
         self._talks = Talks()
-        self._round: Round | None = None  # until anything else happens
+        self._round: Round | None = None  # the simple case under way; _decide ends it
 
     # ------------------------------------------------------------------ what happens
 
@@ -61,16 +61,17 @@ class Conductor:
         """A process begins a cell, which these processes were asked to run."""
         state = self._processes[process]
         state.cell, state.is_pressed = cell, False
-        # It may have been stopped already for those that were quicker; it may say no word at all.
+        # Processes that began earlier may have had a stop that applies to this one too: it gets it
+        # with its next word. It may say none, so it is also sent a signal for an interrupt.
         state.due = self._late.get(cell, {}).pop(process, None)
         is_interrupted = state.due is not None and state.due.kind == "interrupted"
         presses: list[Decision] = [Press(process)] if is_interrupted else []
         self._members[cell] = tuple(sorted(members))
-        for known in [number for number in {*self._members, *self._late} if number < cell]:
-            if all(each.cell != known for each in self._processes):
-                self._members.pop(known, None)
-                self._late.pop(known, None)
-                self._talks.forget(known)
+        for old_cell in [number for number in {*self._members, *self._late} if number < cell]:
+            if all(each.cell != old_cell for each in self._processes):
+                self._members.pop(old_cell, None)
+                self._late.pop(old_cell, None)
+                self._talks.forget(old_cell)
         return [*presses, *self._decide()]
 
     def say(
@@ -87,20 +88,20 @@ class Conductor:
             was_pressed = stop.kind == "interrupted" and state.is_pressed
             return [self._answer(waiting, replace(stop, was_pressed=was_pressed))]
         state.main = waiting
-        if self._takes_part(waiting, state.cell):
+        if self._joins_round(waiting, state.cell):
             assert self._round is not None
             self._round.missing -= 1
             if self._round.missing:
                 return []
             if all(self._processes[q].main is not None for q in word.participants):
                 self._round = None
-                return list[Decision](self._granted(word))
+                return list[Decision](self._grant(word))
         return self._decide()
 
-    def _takes_part(self, waiting: Waiting, cell: int) -> bool:
-        """Whether a word is of the round, or begins one."""
-        if (known := self._round) is not None:
-            return known.cell == cell and known.word.agrees_with(waiting.word)
+    def _joins_round(self, waiting: Waiting, cell: int) -> bool:
+        """Returns whether a word belongs to the round; may begin one with it."""
+        if (current := self._round) is not None:
+            return current.cell == cell and current.word.agrees_with(waiting.word)
         if self._talks or not self._is_simple(waiting, cell):
             return False
         late = [q for q in waiting.word.participants if self._processes[q].main is None]
@@ -108,24 +109,24 @@ class Conductor:
         return True
 
     def withdraw(self, process: int, token: int) -> list[Decision]:
-        """A thread does not wait any more, unless it has an answer: that holds."""
+        """A thread stops waiting. An answer that it was already given stays valid."""
         state = self._processes[process]
         main = state.main if state.main is not None and state.main.token == token else None
         waiting = main or state.others.get(token)
         if waiting is None:
             return []
-        return [self._answer(waiting, self._stop("withdrawn")), *self._decide()]
+        return [self._answer(waiting, self._new_stop("withdrawn")), *self._decide()]
 
     def _is_simple(self, waiting: Waiting, cell: int) -> bool:
         """Whether all who wait say this word, and all who take part are in its cell."""
         for each in self._processes:
             if each.main is not None and not each.main.word.agrees_with(waiting.word):
                 return False
-        takes_part = (self._processes[q] for q in waiting.word.participants)
-        return cell != 0 and all(each.cell == cell and not each.is_dead for each in takes_part)
+        participants = (self._processes[q] for q in waiting.word.participants)
+        return cell != 0 and all(each.cell == cell and not each.is_dead for each in participants)
 
     def leave(self, process: int, end: End) -> list[Decision]:
-        """A process has left its cell; it may tell that again."""
+        """A process has left its cell; it may report this more than once."""
         state = self._processes[process]
         if not state.cell:
             return []
@@ -142,12 +143,12 @@ class Conductor:
         return self._decide()
 
     def explain(self, process: int, token: int, number: int, text: str) -> list[Decision]:
-        """A process tells of its word when it was stopped, and wants to know of the others'."""
+        """A stopped process describes its word and asks for the others' descriptions."""
         told = self._talks.tell(process, token, number, text)
         return [*told, *self._decide()]
 
     def held_up(self) -> frozenset[int]:
-        """Returns the stops whose explanation waits for processes, and could be given without."""
+        """Returns stops whose explanation waits for processes but could be given without them."""
         return self._talks.held_up()
 
     def explain_now(self, stops: Iterable[int]) -> list[Decision]:
@@ -157,7 +158,7 @@ class Conductor:
 
     def interrupt(self, cell: int) -> list[Decision]:
         """A cell is to be interrupted on all its processes."""
-        return self._interrupt(cell, but=-1)
+        return self._interrupt(cell, except_for=None)
 
     def interrupt_raised(self, process: int) -> list[Decision]:
         """A signal has raised KeyboardInterrupt in a process's main thread.
@@ -165,9 +166,9 @@ class Conductor:
         Unless the conductor itself requested that, the cell is interrupted on the others too.
         """
         state = self._processes[process]
-        is_ours = self._is_of_interrupt(state)
+        is_ours = self._take_signal(state)
         self.interrupt_handled(process)
-        return [] if is_ours or not state.cell else self._interrupt(state.cell, but=process)
+        return [] if is_ours or not state.cell else self._interrupt(state.cell, except_for=process)
 
     def interrupt_handled(self, process: int) -> list[Decision]:
         """A user's own signal handler runs for SIGINT; that counts as this process's interrupt.
@@ -187,30 +188,30 @@ class Conductor:
         on all its processes, including this one.
         """
         state = self._processes[process]
-        if self._is_of_interrupt(state) or not state.cell:
+        if self._take_signal(state) or not state.cell:
             return []
-        return self._interrupt(state.cell, but=-1)
+        return self._interrupt(state.cell, except_for=None)
 
-    def _is_of_interrupt(self, state: Process) -> bool:
+    def _take_signal(self, state: Process) -> bool:
         """Notes a signal that a process reports; returns whether the conductor requested it."""
         was_pressed, state.is_pressed = state.is_pressed, False
         return was_pressed or (state.due is not None and state.due.kind == "interrupted")
 
-    def must_signal(self, process: int) -> bool:
-        """Whether a process is still to be sent a signal; if so, it is taken to have been sent."""
+    def claim_signal(self, process: int) -> bool:
+        """Returns whether a process is still to be sent a signal; if so, it counts as sent."""
         state = self._processes[process]
         is_due = state.due is not None and state.due.kind == "interrupted" and not state.is_dead
         state.is_pressed = state.is_pressed or is_due
         return is_due
 
-    def _interrupt(self, cell: int, but: int) -> list[Decision]:
-        stop = self._stop("interrupted")
+    def _interrupt(self, cell: int, except_for: int | None) -> list[Decision]:
+        stop = self._new_stop("interrupted")
         # Until a process begins the cell, its members are unknown here.
         members = self._members.get(cell, range(len(self._processes)))
         decisions: list[Decision] = []
         self._talks.end(cell)
         for process, state in enumerate(self._processes):
-            if state.is_dead or process == but:
+            if state.is_dead or process == except_for:
                 continue
             if state.cell != cell:
                 if state.left[0] < cell and process in members:
@@ -241,19 +242,19 @@ class Conductor:
         self._round = None
         decisions: list[Decision] = []
         while found := (
-            self._granted_main() or self._granted_other() or self._stopped() or self._explained()
+            self._grant_main() or self._grant_other() or self._stop_some() or self._explain()
         ):
             decisions += found
         return decisions
 
-    def _granted_main(self) -> list[Answer]:
+    def _grant_main(self) -> list[Answer]:
         for waiting in self._waiting_main():
             word = waiting.word
             if all(self._has_said(q, word) for q in word.participants):
-                return self._granted(word)
+                return self._grant(word)
         return []
 
-    def _granted(self, word: Word) -> list[Answer]:
+    def _grant(self, word: Word) -> list[Answer]:
         those = [each for q in word.participants if (each := self._processes[q].main) is not None]
         return self._let_go(those)
 
@@ -261,7 +262,7 @@ class Conductor:
         told = tuple((each.process, each.text) for each in those if each.text)
         return [self._go(each, told) for each in those]
 
-    def _granted_other(self) -> list[Answer]:
+    def _grant_other(self) -> list[Answer]:
         for waiting in self._waiting_other():
             word = waiting.word
             those = [each for q in word.participants if (each := self._other(q, word)) is not None]
@@ -274,7 +275,7 @@ class Conductor:
         others = self._processes[process].others.values()
         return next((each for each in others if each.word.agrees_with(word)), None)
 
-    def _stopped(self) -> list[Answer]:
+    def _stop_some(self) -> list[Answer]:
         for waiting in self._waiting_main():
             for q in waiting.word.participants:
                 if (gone := self._gone(q, self._processes[waiting.process].cell)) is not None:
@@ -282,7 +283,7 @@ class Conductor:
         for waiting in self._waiting_other():
             word = waiting.word
             if dead := [q for q in word.participants if self._processes[q].is_dead]:
-                stop = self._stop("dead", self._side(word), Side(tuple(dead)))
+                stop = self._new_stop("dead", self._side(word), Side(tuple(dead)))
                 return [
                     self._answer(each, stop)
                     for q in word.participants
@@ -309,7 +310,7 @@ class Conductor:
         return self._stop_words([word], kind, (self._side(word), *joined(blamed)))
 
     def _stop_stuck(self) -> list[Answer]:
-        """Stops words none of which can be granted before another of them."""
+        """Stops the words that wait for one another, so that none can ever be granted."""
         words: list[Word] = []
         for waiting in self._waiting_main():
             if not any(waiting.word.agrees_with(word) for word in words):
@@ -331,11 +332,11 @@ class Conductor:
         those = alike if kind == "diverged" else stuck
         return self._stop_words(those, kind, tuple(map(self._side, those)))
 
-    def _explained(self) -> list[Answer]:
+    def _explain(self) -> list[Answer]:
         return self._talks.answers(self._can_tell, self._end_of)
 
     def _can_tell(self, process: int, cell: int) -> bool:
-        """Whether a process may come to tell of its word before another process goes on."""
+        """Whether a process may still describe its word without another process going on first."""
         return self._processes[process].main is None and self._gone(process, cell) is None
 
     def _end_of(self, process: int, cell: int) -> End | None:
@@ -345,12 +346,16 @@ class Conductor:
     def _stop_words(
         self, words: Sequence[Word], kind: StopKind, sides: tuple[Side, ...]
     ) -> list[Answer]:
-        """Stops words; who takes part and is in Python is told at its next word."""
-        stop = self._stop(kind, *sides)
+        """Stops words; participants that run Python get the stop as the answer to their next word.
+
+        So do those that have yet to begin the cell.
+        """
+        stop = self._new_stop(kind, *sides)
         said = [side.processes[0] for side in sides if side.word is not None]
         cell = self._processes[said[0]].cell
         everyone = frozenset(q for word in words for q in word.participants)
-        # Where nothing but inputs differs, these may be one though numbered apart.
+        # If only the inputs differ, it may be one computation on arrays that the processes have
+        # numbered differently. Only the descriptions of all participants together can show that.
         are_inputs = kind == "diverged" and len({word.program for word in words}) == 1
         self._talks.begin(stop.number, cell, everyone, must_hear_all=are_inputs)
         answers = []
@@ -367,10 +372,10 @@ class Conductor:
     # ------------------------------------------------------------------ parts
 
     def _waiting_main(self) -> Iterator[Waiting]:
-        return (each.main for each in list(self._processes) if each.main is not None)
+        return (each.main for each in self._processes if each.main is not None)
 
     def _waiting_other(self) -> Iterator[Waiting]:
-        return (one for each in list(self._processes) for one in list(each.others.values()))
+        return (one for each in self._processes for one in each.others.values())
 
     def _who(self, word: Word) -> Processes:
         return tuple(q for q in word.participants if self._has_said(q, word))
@@ -382,7 +387,7 @@ class Conductor:
         )
         return Side(said, word=word)
 
-    def _stop(self, kind: StopKind, *sides: Side) -> Stop:
+    def _new_stop(self, kind: StopKind, *sides: Side) -> Stop:
         self._stops += 1
         return Stop(self._stops, kind, sides)
 

@@ -98,7 +98,7 @@ class Loop:
             if at > now:
                 continue
             del self._presses[process]
-            if process in self._pids and self._conductor.must_signal(process):
+            if process in self._pids and self._conductor.claim_signal(process):
                 self._press(self._pids[process])
                 self._presses[process] = now + PRESS_SECONDS
 

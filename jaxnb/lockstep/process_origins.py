@@ -264,7 +264,9 @@ class Origins:
             all_of_it = [
                 e for those in given.values() for e in those if e.position == mine.position
             ]
-            if len({each.number for each in all_of_it}) > 1:
+            numbers = {each.number for each in all_of_it}
+            # 0 stands for all arrays of unknown origin, and for what spans no processes.
+            if len(numbers) > 1 and 0 not in numbers:
                 places = sorted({each.made.place for each in all_of_it})
                 self._agreed[mine.number] = hash((_AGREED, *places))
 

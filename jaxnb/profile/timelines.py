@@ -14,14 +14,14 @@ from jaxnb.model import insight
 
 
 class Interval(NamedTuple):
-    """Something that was going on.
+    """A stretch of time in which the main thread did one thing.
 
     Attributes:
-        layer: Of two at a time the one in the higher layer is what the thread did; of two in
-            one layer, the one that began later: it is within the other.
+        layer: If two overlap, the higher layer wins; within a layer, the one that began later,
+            which is nested in the other.
         start: Seconds.
         stop: Seconds.
-        kind: What it was.
+        kind: What the thread did.
     """
 
     layer: int
@@ -54,7 +54,7 @@ def painted(intervals: Iterable[Interval]) -> list[insight.Span]:
 
 
 def union_seconds(intervals: Iterable[tuple[float, float]]) -> float:
-    """Returns how much time intervals cover together, what several cover once."""
+    """Returns how much time intervals cover together, counting overlaps once."""
     total, until = 0.0, float("-inf")
     for start, stop in sorted(intervals):
         if stop > until:
@@ -64,8 +64,8 @@ def union_seconds(intervals: Iterable[tuple[float, float]]) -> float:
 
 
 LATE_SECONDS = 1e-4
-"""Who comes later than the others by less is not late: clocks are read some microseconds after
-the call, and two cores take turns."""
+"""A process that comes later by less than this does not count as late: clocks are read some
+microseconds after the call, and processes may share a core."""
 
 Key = tuple[tuple[int, ...], int]
 """The processes of a computation, and the dispatch's number over them."""
@@ -82,9 +82,10 @@ class Arrival(NamedTuple):
 def compared(
     arrivals: Mapping[int, Mapping[Key, Arrival]],
 ) -> tuple[int, list[insight.Late], dict[int, list[tuple[float, float]]]]:
-    """Compares when the processes came to each dispatch that all of its processes tell of.
+    """Compares when the processes came to each dispatch that all of its processes recorded.
 
-    Those that are told of are agreed on: each waits until all have come, whatever it computes.
+    In mode ``strict`` the processes agree on each dispatch first, so a call waits until all have
+    come, whatever it computes. In mode ``record`` it may return earlier.
 
     Args:
         arrivals: Process index to its dispatches.
@@ -144,11 +145,14 @@ MAX_BYTES = 64 << 20
 
 _DISPATCH_BYTES, _SPAN_BYTES = 24, 130
 
-_PYTHON, _DISPATCHING, _TOLD, _HELD = range(4)
+# Layers of intervals, the lowest first: the whole cell; calls of computations over several
+# processes; what a process told of, which is tracing, compiling and waiting; and the time for which
+# a late process held it in a call.
+_PYTHON, _DISPATCHING, _EVENTS, _HELD = range(4)
 
 
 class CellTimeline(insight.Timeline):
-    """A :class:`~jaxnb.model.Timeline` that a notebook shows as a picture, ``print`` as text."""
+    """A :class:`~jaxnb.model.insight.Timeline`; a notebook shows a picture, ``print`` text."""
 
     def __str__(self) -> str:
         from jaxnb.profile import card_timeline
@@ -202,21 +206,22 @@ class Timelines:
             cell: The cell's number; the last of that number is meant. None for the last cell.
 
         Raises:
-            UsageError: None is kept of such a cell.
+            UsageError: No timeline of that cell is kept.
         """
         for number, told, _ in reversed(self._kept):
             if cell in (None, number):
-                return made(number, told)
+                return timeline_of(number, told)
         if not self._kept:
             raise UsageError("No cell has been run yet. Run one with `%%spmd`.")
         known = ranks_label(number for number, _, _ in self._kept)
         raise UsageError(
-            f"There is no timeline of cell [{cell}]: those of the last {MAX_CELLS} cells are kept "
-            f"(fewer, where they are large), now of {known}. `%spmd_history` lists what was run."
+            f"There is no timeline of cell [{cell}]. The last {MAX_CELLS} cells' timelines are "
+            f"kept (fewer if they are large): now those of {known}. `%spmd_history` lists what was "
+            "run."
         )
 
 
-def made(cell: int, told: Mapping[int, Told]) -> CellTimeline:
+def timeline_of(cell: int, told: Mapping[int, Told]) -> CellTimeline:
     """Returns the timeline of a cell.
 
     Args:
@@ -262,13 +267,14 @@ def _process(
     intervals = [Interval(_HELD, *each, "waiting") for each in held]
     intervals.append(Interval(_PYTHON, start, stop, "python"))
     for span in activity.spans:
-        # An event may have begun before the cell: another thread's lock was waited for.
-        one, other = max(start, start + span.start), min(stop, start + span.stop)
-        intervals.append(Interval(_TOLD, one, other, span.kind))
+        # An event may have begun before the cell, when it waited for another thread's lock: clip
+        # it.
+        began, ended = max(start, start + span.start), min(stop, start + span.stop)
+        intervals.append(Interval(_EVENTS, began, ended, span.kind))
     for _, _, began, ended in activity.calls():
         if ended:
-            other = min(stop, start + ended)
-            intervals.append(Interval(_DISPATCHING, start + began, other, "dispatching"))
+            until = min(stop, start + ended)
+            intervals.append(Interval(_DISPATCHING, start + began, until, "dispatching"))
     return insight.ProcessTimeline(
         process_index=index,
         start=start,

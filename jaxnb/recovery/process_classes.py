@@ -3,7 +3,7 @@
 So whatever is done when a class is made is done in the new process too: decorators, metaclasses,
 ``__init_subclass__``, and what these register elsewhere. What a class's own values are now is set
 afterwards. A class that is not as its cell says (methods put in later, made by ``exec``) is carried
-by what it is made of instead: see ``process_code``.
+by what it is made of instead: see ``process_pickling_code``.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ from jaxnb.recovery import files
 from jaxnb.recovery.files import Contents
 from jaxnb.recovery.messages import Lost, StateFile
 from jaxnb.recovery.process_arrays import Check, Listing, PartLostError, wait
-from jaxnb.recovery.process_code import CodePickler
 from jaxnb.recovery.process_losses import Loss, in_words, others_of, reason_of, reduced_lost
+from jaxnb.recovery.process_pickling_code import CodePickler
 from jaxnb.wire.pickling import OutOfBand, adjacent
 
 

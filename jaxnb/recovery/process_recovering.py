@@ -53,11 +53,11 @@ class Reader:
 
     Attributes:
         dead: The processes whose parts of arrays are gone.
-        is_given_up: The user has given up on what is still computed.
+        skips_unfinished: What is still computed is waited for only briefly, then left out.
     """
 
     dead: frozenset[int]
-    is_given_up: bool = False
+    skips_unfinished: bool = False
     _gave_up: bool = field(default=False, init=False)
 
     def __call__(self, array: Any) -> list[jax.Array] | None:
@@ -93,7 +93,7 @@ class Reader:
         devices = array.sharding.device_set
         is_seen = next(iter(devices)).platform == "cpu"
         with_dead = any(device.process_index in self.dead for device in devices)
-        most_seconds = DEAD_SECONDS if with_dead or self.is_given_up else PENDING_SECONDS
+        most_seconds = DEAD_SECONDS if with_dead or self.skips_unfinished else PENDING_SECONDS
         while not array.is_ready():
             now = time.monotonic()
             is_idle = is_seen and meter.idle_seconds(now, _wanted_seconds()) > IDLE_SECONDS
@@ -235,7 +235,7 @@ class _Packing:
     def _pack(self, steps: Steps) -> None:
         if self._values is None:
             self._values = process_variables.to_carry(self._shell)
-        reader = Reader(frozenset(self.attempt["dead"]), self.attempt["is_given_up"])
+        reader = Reader(frozenset(self.attempt["dead"]), self.attempt["skips_unfinished"])
         packed = pack(self._values.values, reader, steps)
         if steps is self._steps:
             self._packed = packed
@@ -290,7 +290,7 @@ def packed(process: ThisProcess, **attempt: Any) -> messages.Measured | messages
     Args:
         process: This process.
         attempt: ``name`` tells it from others; of the processes in ``dead`` the parts of arrays
-            are gone; with ``is_given_up`` the user has given up on what is still computed.
+            are gone; with ``skips_unfinished`` what is still computed is waited for only briefly.
 
     Returns:
         None as long as it packs.

@@ -18,8 +18,8 @@ from jaxnb.recovery import files, process_variables
 from jaxnb.recovery.fit_to_size import MisfitError
 from jaxnb.recovery.messages import Measured, Possession, Refused, Source, StateFile, Taken
 from jaxnb.recovery.process_arrays import Listing
-from jaxnb.recovery.process_code import is_found_by_name
 from jaxnb.recovery.process_pickling import PackedState, pack
+from jaxnb.recovery.process_pickling_code import is_found_by_name
 from jaxnb.recovery.process_reading import Reading
 from jaxnb.recovery.process_variables import unwrapped
 from jaxnb.wire.process_sentinel import ThisProcess

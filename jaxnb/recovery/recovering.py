@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jaxnb.display.card import Card
 from jaxnb.errors import JaxnbError, RecoveryInterrupted, UsageError
@@ -43,12 +43,12 @@ def recovered_text(
     differences: Sequence[Difference] = (),
     tell: Callable[[Sequence[Difference]], str] = names_text,
 ) -> str:
-    """Returns the same as one paragraph, after a cell.
+    """Returns what the card says, as one paragraph below a cell.
 
     Args:
-        recovered: The group.
+        recovered: What the recovery kept and lost.
         differences: The names under which its processes held parts of different arrays then.
-        tell: Tells of those that none has lost.
+        tell: Describes the differences that are not among the lost names.
     """
     gone = {each.path for each in recovered.lost}
     rest = [each for each in differences if each.place not in gone]
@@ -63,9 +63,14 @@ SILENT_SECONDS = 10.0
 are late, and C code may hold the GIL."""
 
 HEALTHY_SECONDS = 60.0
-"""One that had answered is waited for so long: then nothing is done, and nobody is ended."""
+"""A process that answered at first is waited for this long; then the recovery is given up and no
+process is ended."""
 
 _PROCESS = "jaxnb.recovery.process_recovering"
+
+_Verb = Literal["pack", "write"]
+_DONE: Mapping[_Verb, str] = {"pack": "packed", "write": "written"}
+"""What processes are asked to do, as a participle; their functions are called that, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +78,8 @@ class Packed:
     """What processes have packed.
 
     Attributes:
-        processes: What each of them has; those that could not pack are missing.
-        given_up: Those that live, and could not, and why.
+        processes: What each of them has; those that died or were given up are missing.
+        given_up: Why each living process that could not pack was given up.
     """
 
     processes: Mapping[int, messages.Measured]
@@ -89,7 +94,7 @@ class Packed:
 class Carrier:
     """Has the processes of a group pack their variables, and write them to files.
 
-    Nothing changes in them: they may be told to do it again, or be gone on with.
+    Nothing changes in them: they may be asked again, or simply used further.
 
     Args:
         sentinels: Who is asked.
@@ -98,8 +103,10 @@ class Carrier:
         dead: Returns who has died so far.
         interrupted: Ends it with KeyboardInterrupt once it is set; nothing has changed then.
         notice: Shows the user a sentence.
-        require_there: Raises if the processes are ended for another reason than their death.
-        is_given_up: The user has given up on what is still computed: it is not waited for.
+        require_there: Raises if the processes ended for a reason other than dying (a restart, a
+            close).
+        skips_unfinished: What is still computed is waited for only briefly, then left out: the
+            user has given up on it.
     """
 
     def __init__(
@@ -112,9 +119,9 @@ class Carrier:
         notice: Callable[[str], None],
         require_there: Callable[[], None],
         *,
-        is_given_up: bool = False,
+        skips_unfinished: bool = False,
     ) -> None:
-        self._is_given_up = is_given_up
+        self._skips_unfinished = skips_unfinished
         self._sentinels, self._processes, self._dead = sentinels, set(processes), dead
         self._stopped = stopped
         self._interrupted, self._notice = interrupted, notice
@@ -140,12 +147,12 @@ class Carrier:
         while True:
             living = self._processes - gone
             attempt: dict[str, Any] = {"name": uuid.uuid4().hex, "dead": sorted(gone)}
-            attempt["is_given_up"] = self._is_given_up
-            answers = self._until_all(living, "packed", attempt, given_up)
+            attempt["skips_unfinished"] = self._skips_unfinished
+            answers = self._until_all(living, "pack", attempt, given_up)
             now_gone = set(self._dead()) | given_up.keys()
             if now_gone <= gone:
                 return Packed(answers, given_up)
-            gone |= now_gone  # meanwhile: they have parts of arrays too
+            gone |= now_gone  # those lost meanwhile held parts of arrays too: pack again
 
     def write(self, packed: Packed, folder: Path) -> dict[int, messages.StateFile]:
         """Has the processes write what they have packed.
@@ -155,7 +162,7 @@ class Carrier:
         """
         given_up: dict[int, str] = {}
         told = {"folder": str(folder)}
-        answers = self._until_all(packed.processes, "written", told, given_up)
+        answers = self._until_all(packed.processes, "write", told, given_up)
         if missing := packed.processes.keys() - answers.keys():
             ended = ((i, given_up.get(i, "has died")) for i in sorted(missing))
             sentence = "; ".join(f"process {i} {reason}" for i, reason in ended)
@@ -177,22 +184,22 @@ class Carrier:
     def _until_all(
         self,
         processes: Collection[int],
-        function: str,
+        verb: _Verb,
         arguments: Mapping[str, Any],
         given_up: dict[int, str],
     ) -> dict[int, Any]:
-        """Asks processes until all have told, have died, or are given up."""
+        """Asks processes until all have answered, died, or been given up."""
         found: dict[int, Any] = {}
         while left := set(processes) - found.keys() - given_up.keys() - set(self._dead()):
             answers = self._sentinels.ask_all(
-                left, f"{_PROCESS}.{function}", seconds=None, **arguments
+                left, f"{_PROCESS}.{_DONE[verb]}", seconds=None, **arguments
             )
             self._require_there()
             for index, answer in answers.items():
                 if isinstance(answer, messages.Refused | SentinelFault):
                     reason = answer.reason if isinstance(answer, messages.Refused) else answer.error
                     raise JaxnbError(
-                        f"Process {index} could not pack its variables: {reason}. Nothing has "
+                        f"Process {index} could not {verb} its variables: {reason}. Nothing has "
                         "changed. Mend that and try again, or type `%spmd_restart` for fresh "
                         "processes without variables."
                     )
@@ -200,18 +207,19 @@ class Carrier:
                     found[index] = answer
             for index in answers:
                 self._silent_since.pop(index, None)
-            silent = {i: self._why_given_up(i) for i in left - answers.keys()}
+            silent = {i: self._why_given_up(i, verb) for i in left - answers.keys()}
             given_up |= {i: why for i, why in silent.items() if why}
             if self._interrupted.is_set():
                 raise KeyboardInterrupt(
-                    "Interrupted while the variables were packed. Nothing has changed. Try again, "
-                    "or type `%spmd_restart` for fresh processes."
+                    f"Interrupted while the variables were {_DONE[verb]}. Nothing has changed. Try "
+                    "again, or type `%spmd_restart` for fresh processes."
                 )
             if left - found.keys():
+                # They go on in a thread of theirs, which each question takes time from.
                 Exchange().get(PAUSE_SECONDS)
         return found
 
-    def _why_given_up(self, index: int) -> str:
+    def _why_given_up(self, index: int, verb: _Verb) -> str:
         """Returns why a silent process is given up; empty if it is waited for."""
         now, pid = time.monotonic(), self._stopped([index]).get(index)
         stopped = pid is not None
@@ -220,25 +228,28 @@ class Carrier:
         self._told.add((index, stopped))
         if index in self._healthy:
             if is_first:
-                why = "pickling an object may keep Python from running"
+                doing = "pickling an object" if verb == "pack" else "C code"
+                why = f"{doing} may keep Python from running"
                 why = f"it is stopped (`kill -CONT {pid}`)" if stopped else why
                 self._notice(
-                    f"process {index} does not answer while it packs its variables: {why}. It is "
+                    f"process {index} does not answer while it {verb}s its variables: {why}. It is "
                     "waited for. Interrupt ends the wait and changes nothing; if it does not "
                     "answer then, `%spmd_recover` ends it by force, and it loses its variables."
                 )
             if now - since > HEALTHY_SECONDS:
                 raise JaxnbError(
-                    f"Process {index} has not answered for {HEALTHY_SECONDS:g} s while it packed "
-                    "its variables. Nothing has changed. It may answer yet; type `%spmd_recover` "
-                    "to try again: if it is silent then, it is ended by force and loses its own."
+                    f"Process {index} has not answered for {HEALTHY_SECONDS:g} s while its "
+                    f"variables were {_DONE[verb]}. Nothing has changed. It may answer yet; type "
+                    "`%spmd_recover` to try again: if it is silent then, it is ended by force and "
+                    "loses its variables."
                 )
             return ""
         if stopped:  # nobody knows how long that lasts
             return "was stopped"
         if is_first:
+            then = "it is ended by force" if verb == "pack" else "nothing is carried over"
             self._notice(
-                f"process {index} does not answer; it is ended by force unless it answers in "
+                f"process {index} does not answer; {then} unless it answers within "
                 f"{SILENT_SECONDS:g} s. Interrupt ends the wait and changes nothing."
             )
         return "did not answer" if now - since > SILENT_SECONDS else ""
@@ -246,7 +257,7 @@ class Carrier:
 
 Progress = Callable[[str, str], None]
 
-_NO_NAME = ("np.random.get_state()", "random.getstate()")
+_NOT_REPORTED = ("np.random.get_state()", "random.getstate()")
 """Not reported as missing: they differ between processes unless the user seeds them alike."""
 
 
@@ -259,13 +270,14 @@ class Recovery:
 
     Attributes:
         carrier: Has the processes of the old group pack what they have.
-        channel: Opens a channel to the processes of the group that there is; what it is given ends
-            the conversation once it is set.
-        group: Returns what that is.
+        channel: Opens a channel to the current group; the event ends the conversation once it is
+            set.
+        group: Returns the current group.
         replace_all: Ends the old processes, and starts new ones.
         progress: Told of each stage.
-        interrupted: Set by Interrupt. Before the processes are replaced nothing changes then;
-            while the new ones take the variables, they end to do so, and these are in files.
+        interrupted: Set by Interrupt. Before the processes are replaced, nothing changes then;
+            while the new ones take the variables, they stop taking them; the variables are in
+            files.
         size: The processes of the new group and the devices of each, if it is of another size.
     """
 
@@ -278,15 +290,15 @@ class Recovery:
     size: tuple[int, int] | None = None
 
     def run(self, unended: Collection[int] = ()) -> messages.Recovered:
-        """Does it.
+        """Recovers the variables into new processes.
 
         Args:
             unended: The processes that are still in a cell.
 
         Raises:
             KeyboardInterrupt: It was interrupted.
-            RecoveryInterrupted: It was while the processes were replaced, which cannot stop
-                half-way; all was done.
+            RecoveryInterrupted: It was interrupted while the processes were being replaced, which
+                cannot stop half-way; everything was done.
         """
         started = time.perf_counter()
         apart = None if self.size is None else differing(self.channel(self.interrupted))
@@ -311,21 +323,24 @@ class Recovery:
                 raise KeyboardInterrupt(
                     "Interrupted while the new processes took the variables over: using one that "
                     "is missing raises an error. All are in "
-                    f"{folder}: `%spmd_load {folder}` binds them. Remove it then."
+                    f"{folder}: `%spmd_load {folder}` binds them. Then remove the folder."
                 ) from None
             except JaxnbError as error:
                 reason = str(error).partition(" Type `%")[0]
                 raise JaxnbError(
                     f"The new processes could not take the variables. {reason} Those of all "
-                    f"processes are in {folder}. Type `%spmd_restart`, then `%spmd_load {folder}`, "
-                    "and remove it then."
+                    f"processes are in {folder}. Type `%spmd_restart`, then `%spmd_load {folder}`; "
+                    "then remove the folder."
                 ) from error
         if was_interrupted:
             raise RecoveryInterrupted(found)
         return found
 
     def _require_all(self, packed: Packed) -> None:
-        """Sizes change for a whole group only: nobody else knows what a dead process had."""
+        """Raises if the size is to change and not all have packed.
+
+        Nobody else knows what a dead process had.
+        """
         gone = [each.process_index for each in self.group().processes]
         gone = [index for index in gone if index not in packed.processes]
         if self.size is not None and gone:
@@ -387,32 +402,36 @@ class Recovery:
         lost += [
             messages.Lost(name, told.variables.get(name, "state"), who, why)
             for name, why in missing.items()
-            if name not in _NO_NAME and (who := tuple(sorted(set(died) - known.get(name, set()))))
+            if name not in _NOT_REPORTED
+            and (who := tuple(sorted(set(died) - known.get(name, set()))))
         ]
         gone, damaged = {each.path for each in lost}, {each.variable for each in lost}
+        seconds = time.perf_counter() - started  # without the user's functions
+        hook_errors, hook_output = _call_hooks(channel)
         return messages.Recovered(
-            died,
-            tuple(name for name in told.variables if name not in gone),
-            tuple(lost),
-            time.perf_counter() - started,
-            packed.nbytes,
-            tuple(name for name in given if name.isidentifier() and name not in damaged),
-            packed.given_up,
-            tuple(sorted(set(unended) - set(died))),
-            *_call_hooks(channel),
-            resized_notes(before.size, saver.facts.size, "is gone", apart),
+            died=died,
+            kept=tuple(name for name in told.variables if name not in gone),
+            lost=tuple(lost),
+            seconds=seconds,
+            nbytes=packed.nbytes,
+            given=tuple(name for name in given if name.isidentifier() and name not in damaged),
+            given_up=packed.given_up,
+            unended=tuple(sorted(set(unended) - set(died))),
+            hook_errors=hook_errors,
+            hook_output=hook_output,
+            resized=resized_notes(before.size, saver.facts.size, "is gone", apart),
         )
 
 
 def wait_for_cells(
     unended: Callable[[], set[int]], seconds: float, pause: Callable[[float], object]
 ) -> set[int]:
-    """Waits for processes that were given up; returns who has not come back.
+    """Waits for processes that are still in a cell; returns who has not come back.
 
     Args:
-        unended: Returns who has not yet.
+        unended: Returns who is still in one.
         seconds: How long to wait at most.
-        pause: Waits for so long at most for one of them.
+        pause: Waits up to this many seconds for one of them.
     """
     deadline = time.monotonic() + seconds
     while left := unended():
@@ -428,7 +447,7 @@ def _call_hooks(channel: Channel) -> tuple[tuple[str, ...], dict[int, str]]:
         range(channel.num_processes), CallRequest(f"{_PROCESS}.call_hooks", {})
     )
     answers: dict[int, messages.CalledHooks] = channel.ask_together(requests, 0, PACK_SECONDS)
-    doing = "what jaxnb.on_recover was given was called"
+    doing = "the functions given to jaxnb.on_recover were called"
     channel.require(answers, doing, "and the variables are there.")
     raised: dict[str, list[int]] = {}
     for index, answer in sorted(answers.items()):

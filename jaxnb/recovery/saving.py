@@ -40,7 +40,7 @@ from jaxnb.recovery.messages import (
 )
 from jaxnb.wire.asking import Channel
 
-FORMAT = 2
+FORMAT = 3
 
 PACK_SECONDS = 3600.0
 """How long a process may pack or unpack; classes' own code runs then. Interrupt ends it sooner."""

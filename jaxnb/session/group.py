@@ -22,7 +22,7 @@ from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError, Usa
 from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.deaths import Death, death_error
 from jaxnb.launch.folder import OFF, programs_folder
-from jaxnb.launch.host import Placement, place
+from jaxnb.launch.placement import Placement, place
 from jaxnb.lockstep import settings
 from jaxnb.lockstep.notebook_side import Serials
 from jaxnb.model.cells import StreamChunk
@@ -114,7 +114,7 @@ class Life:
         return process_infos(
             self.reports,
             self.deaths,
-            stopped=self.cluster.stopped(range(len(self.reports))),
+            paused=self.cluster.stopped(range(len(self.reports))),
             busy=self._work.in_cells(),
             engine_ids=self._transport.engine_ids if self._transport is not None else {},
             closed=self.lifecycle.phase is Phase.CLOSED,

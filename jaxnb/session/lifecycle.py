@@ -8,23 +8,22 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from jaxnb.errors import UsageError
-from jaxnb.labels import format_bytes
+from jaxnb.labels import format_bytes, plural
 from jaxnb.launch.deaths import Death, dead_processes, describe_status
-from jaxnb.launch.host import Placement
+from jaxnb.launch.placement import Placement
 from jaxnb.model.group import ProcessInfo, ProcessReport, SessionState
 from jaxnb.options import StartOptions
 
 # Processes die when they like, and their deaths are reported from another thread, in the middle of
-# whatever the session does. Each change of state therefore looks at the deaths under the same
-# lock:
-# none is lost while others are taken, and no group is called ready over one.
+# whatever the session does. Each change of phase therefore looks at the deaths under the same lock,
+# so no death is missed while another is handled, and no group is called ready after one.
 
 
 class Phase(enum.Enum):
-    """What a group is in."""
+    """The phase of a group."""
 
     STARTING = "starting"
-    """Its processes are being started or restarted; a death is the start's to report."""
+    """Its processes are being started or restarted; the start reports a death."""
     READY = "ready"
     """Cells may be run on it."""
     BROKEN = "broken"
@@ -32,7 +31,7 @@ class Phase(enum.Enum):
     COMPUTING = "computing"
     """All came back from a cell, and a computation of it has not ended."""
     STOPPED = "stopped"
-    """A restart has stopped its processes and has not got as far as new ones."""
+    """A restart failed before it started new processes; it may have stopped the old ones."""
     CLOSING = "closing"
     """It is being ended."""
     CLOSED = "closed"
@@ -64,7 +63,7 @@ class Lifecycle:
     """Holds a group's phase and its deaths. Safe to use from any thread.
 
     Attributes:
-        starts: How often its processes have joined: after a recovery, too.
+        starts: How often its processes have joined, recoveries included.
     """
 
     def __init__(self) -> None:
@@ -75,12 +74,12 @@ class Lifecycle:
 
     @property
     def phase(self) -> Phase:
-        """What the group is in."""
+        """The phase of the group."""
         return self._phase
 
     @property
     def state(self) -> SessionState:
-        """The same as users see it; ``"busy"`` is a ready group with a cell."""
+        """The phase as users see it, except ``"busy"``, which the group adds."""
         return _SHOWN[self._phase]
 
     @property
@@ -90,7 +89,7 @@ class Lifecycle:
 
     @property
     def deaths(self) -> tuple[Death, ...]:
-        """The deaths that nothing has made good yet, in the order in which they were reported."""
+        """The deaths since a restart last stopped the processes, in the order of their reports."""
         return self._deaths
 
     @property
@@ -99,11 +98,14 @@ class Lifecycle:
         return dead_processes(self._deaths)
 
     def note_death(self, death: Death) -> None:
-        """Notes a death; a group that was ready, or will be, is broken from then on."""
+        """Notes a death: a group that is ready or computing is broken from then on.
+
+        One that is starting is broken once it has started.
+        """
         with self._lock:
             self._deaths = (*self._deaths, death)
             if self._phase in (Phase.READY, Phase.COMPUTING):
-                self._phase = Phase.BROKEN
+                self._enter(Phase.BROKEN)
 
     def mark_broken(self) -> bool:
         """Notes that processes are out of step; returns whether they were in step."""
@@ -122,7 +124,7 @@ class Lifecycle:
         with self._lock:
             if not self.is_open:
                 return False
-            self._phase = self._allowed(Phase.STARTING)
+            self._enter(Phase.STARTING)
             return True
 
     def note_stopped(self) -> None:
@@ -131,23 +133,22 @@ class Lifecycle:
             self._deaths = ()
 
     def fail_start(self) -> None:
-        """Notes that a restart got no further than to stop the processes, if so far."""
+        """Notes that a restart failed, after or before it stopped the old processes."""
         self._move(Phase.STOPPED, Phase.STARTING)
 
-    def finish_start(self) -> bool:
-        """Notes that all processes have joined; returns whether the group is ready."""
-        self.starts += 1
+    def finish_start(self) -> None:
+        """Notes that all processes have joined: the group is ready, unless one has died."""
         with self._lock:
+            self.starts += 1
             if self._phase is Phase.STARTING:  # else somebody is closing it
-                self._phase = Phase.BROKEN if self._deaths else Phase.READY
-            return self._phase is Phase.READY
+                self._enter(Phase.BROKEN if self._deaths else Phase.READY)
 
     def begin_close(self) -> bool:
-        """Notes that the group is being ended; returns False if it has been already."""
+        """Notes that the group is being ended; returns False if it has ended already."""
         with self._lock:
             if self._phase is Phase.CLOSED:
                 return False
-            self._phase = Phase.CLOSING
+            self._enter(Phase.CLOSING)
             return True
 
     def finish_close(self) -> None:
@@ -158,30 +159,31 @@ class Lifecycle:
         with self._lock:
             if self._phase not in of:
                 return False
-            self._phase = self._allowed(to)
+            self._enter(to)
             return True
 
-    def _allowed(self, to: Phase) -> Phase:
+    def _enter(self, to: Phase) -> None:
+        """Changes the phase, with the lock held."""
         if to is not self._phase and to not in _NEXT[self._phase]:
             raise ValueError(f"a group that is {self._phase.value} cannot be {to.value}")
-        return to
+        self._phase = to
 
 
 def process_infos(
     reports: Iterable[ProcessReport],
     deaths: Iterable[Death],
     *,
-    stopped: Collection[int],
+    paused: Collection[int],
     busy: Collection[int],
     engine_ids: Mapping[int, int],
     closed: bool,
 ) -> list[ProcessInfo]:
-    """Returns the processes, by process index.
+    """Returns the processes, in the order of the reports.
 
     Args:
         reports: What each said at the start.
         deaths: Who has died since.
-        stopped: The process indices that are stopped.
+        paused: The process indices that are stopped, by SIGSTOP say.
         busy: Those that are in a cell.
         engine_ids: Process index to ipyparallel's number.
         closed: The session has been closed.
@@ -190,10 +192,10 @@ def process_infos(
     infos = []
     for report in reports:
         index = report.process_index
-        ended = describe_status(dead[index].status) if index in dead else "stopped"
+        ended = describe_status(dead[index].status) if index in dead else "ended"
         is_dead = closed or index in dead
-        is_paused = not is_dead and index in stopped
-        paused = f"stopped, `kill -CONT {report.pid}` lets it go on" if is_paused else ""
+        is_paused = not is_dead and index in paused
+        how_to_continue = f"stopped, `kill -CONT {report.pid}` lets it go on" if is_paused else ""
         infos.append(
             ProcessInfo(
                 process_index=index,
@@ -202,14 +204,14 @@ def process_infos(
                 devices=report.local_devices,
                 engine_id=engine_ids.get(index, -1),
                 state="dead" if is_dead else "busy" if index in busy else "ready",
-                detail=ended if is_dead else paused,
+                detail=ended if is_dead else how_to_continue,
             )
         )
     return infos
 
 
 PROCESS_BYTES = 60 << 20
-"""What a process takes that has computed nothing, beside what it shares with others."""
+"""The memory of a process that has computed nothing, apart from what it shares with others."""
 
 
 class Size(NamedTuple):
@@ -229,20 +231,26 @@ class Size(NamedTuple):
         return self.placement.num_processes, self.placement.devices_per_process
 
 
-def require_room(placement: Placement, room: int, there_are: int = 0) -> None:
-    """Looks whether so many processes fit into memory at all.
+def require_room(placement: Placement, room: int, ending: int = 0) -> None:
+    """Checks that this many processes fit into memory.
 
     Args:
         placement: Of a group that is to be started.
         room: The bytes that are left where they would be.
-        there_are: Processes that will have ended by then.
+        ending: How many processes will have ended by then.
 
     Raises:
         UsageError: They do not.
     """
     needed = placement.num_processes * PROCESS_BYTES
-    if needed > room + there_are * PROCESS_BYTES:
+    free = room + ending * PROCESS_BYTES
+    if needed > free:
+        n = placement.num_processes
+        takes, then = "take", "Ask for fewer with `-n`."
+        if n == 1:
+            takes, then = "takes", "Free some memory first."
+        once = " once the present processes have ended" if ending else ""
         raise UsageError(
-            f"{placement.num_processes} processes take at least {format_bytes(needed)} of "
-            f"memory, and {format_bytes(room)} is free. Nothing was changed. Ask for fewer (-n)."
+            f"{plural(n, 'process')} {takes} at least {format_bytes(needed)} of memory, and "
+            f"{format_bytes(free)} is free{once}. Nothing was changed. {then}"
         )

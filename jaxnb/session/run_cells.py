@@ -110,7 +110,7 @@ class Recoveries:
             interrupted,
             notice or self._reach.notice,
             partial(life.require_unchanged, generation),
-            is_given_up=bool(unended) or life.lifecycle.phase is Phase.COMPUTING,
+            skips_unfinished=bool(unended) or life.lifecycle.phase is Phase.COMPUTING,
         )
         recovery = Recovery(
             carrier,

@@ -13,7 +13,7 @@ from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.labels import capitalized, plural, processes_label
 from jaxnb.launch.cluster import LOOPBACK, ProcessGroup
 from jaxnb.launch.deaths import Death, describe_death, last_lines
-from jaxnb.launch.host import Placement
+from jaxnb.launch.placement import Placement
 from jaxnb.lockstep import settings
 from jaxnb.model.cells import CheckRequest, JoinRequest, RequestFailed
 from jaxnb.model.group import ProcessReport

@@ -35,7 +35,7 @@ class ThisProcess:
 
     Attributes:
         index: Its index.
-        shell: Its kernel's, whose namespace holds the user's variables.
+        shell: The kernel's shell; its namespace holds the user's variables.
         recorder: Knows what it has dispatched.
         statistics: Takes its statistics; for the sentinel's thread alone.
         exposures: Keeps the bytes of the pulls and pushes that it takes part in.
@@ -60,11 +60,11 @@ def call(process: Any, name: str, data: Mapping[str, Any]) -> Any:
 
     Args:
         process: What this process has, which is the function's first argument.
-        name: The function's.
-        data: Its others.
+        name: Which function.
+        data: Its other arguments.
 
     Raises:
-        ValueError: It is none that a process can be asked to call.
+        ValueError: A process may not be asked to call it.
     """
     found = _FUNCTION.fullmatch(name)
     if found is None:
@@ -73,16 +73,12 @@ def call(process: Any, name: str, data: Mapping[str, Any]) -> Any:
     return function(process, **data)
 
 
-# A thread with a socket of its own. Its messages are signed with the cluster's key; what is not,
-# what was said before, and what was meant for another process, is dropped without an answer. No
-# question is unpickled: they are JSON, and name a function. Answers are pickled.
-
 LATE_SECONDS = 60.0
-"""A message that was sent so long before another that has come is one that is said again."""
+"""A message this much older than the newest one is taken for a replay."""
 
 LARGEST_BYTES = 1 << 20
-"""Of a part of a message: who sends more is hung up on, before it is read. Questions have some
-hundred bytes."""
+"""The largest part of a message. The connection of a sender of more is closed before it is read.
+Questions have some hundred bytes."""
 
 MOST_WAITING = 100
 """Messages of one connection that wait to be read; more wait where they are sent."""
@@ -91,14 +87,19 @@ MOST_WAITING = 100
 class Sentinel:
     """Answers the notebook's questions about this process, whatever its main thread does.
 
-    It sleeps between questions, and ends with the process.
+    It has a thread and a socket of its own, sleeps between questions, and ends with the process.
+
+    Questions are JSON and name a function; none is unpickled. Answers are pickled. Messages are
+    signed with the cluster's key. Messages that are unsigned, replayed, or meant for another
+    process are dropped without an answer.
 
     Args:
         key: The cluster's key.
         host: The address to listen on, where there is no folder.
         folder: Where its socket is, which only this user can reach.
         process_index: This process.
-        call: Calls a function that is named, with its arguments; it must be quick.
+        answer_call: Calls a function by its name, with arguments, and returns its answer; it must
+            be quick.
 
     Attributes:
         address: How to reach it.
@@ -111,10 +112,10 @@ class Sentinel:
         host: str,
         folder: str,
         process_index: int,
-        call: Callable[[str, Mapping[str, Any]], Any],
+        answer_call: Callable[[str, Mapping[str, Any]], Any],
     ) -> None:
         self._process_index = process_index
-        self._call = call
+        self._answer_call = answer_call
         self._session = Session(key=key)
         # Of its own: the kernel closes its context while this thread may still be asked.
         self._socket = zmq.Context().socket(zmq.ROUTER)
@@ -132,7 +133,7 @@ class Sentinel:
                 message = self._session.deserialize(frames)
                 self._note_once(message["header"]["msg_id"], float(message["content"]["sent"]))
                 if message["content"]["token"] != self.address.token:
-                    raise PermissionError  # a message to another process, said again
+                    raise PermissionError  # a message to another process, replayed
             except Exception:  # whatever came, it was not the notebook's; the next may be
                 self.dropped += 1
                 continue
@@ -142,7 +143,7 @@ class Sentinel:
         """Returns the frames of an answer; what fails here must not pass for silence."""
         name = str(content.get("function"))
         try:
-            return dump(self._call(name, content["data"]))
+            return dump(self._answer_call(name, content["data"]))
         except (Exception, SystemExit) as error:
             told = f"{type(error).__name__}: {error}"
             return dump(SentinelFault(self._process_index, name.rpartition(".")[2], told))
@@ -154,10 +155,10 @@ class Sentinel:
             self._socket.send_multipart([*identities, *self._session.serialize(reply), *frames])
 
     def _note_once(self, message_id: str, sent: float) -> None:
-        """Notes a message that is the notebook's; raises if it was said before.
+        """Notes a message that is the notebook's; raises if it is a replay.
 
-        jupyter_client drops what is said again only as long as it remembers it: it forgets some
-        after 65,536 messages, and those count that a stranger has signed with any key.
+        jupyter_client also drops replays, but forgets some after 65,536 messages, and counts
+        strangers' messages with invalid signatures.
         """
         if message_id in self._heard or sent < self._newest - LATE_SECONDS:
             raise PermissionError
@@ -178,9 +179,8 @@ def _bind(listening: zmq.Socket[bytes], host: str, folder: str) -> str:
     listening.rcvhwm = MOST_WAITING
     if not folder:
         return f"tcp://{host}:{listening.bind_to_random_port(f'tcp://{host}')}"
-    with contextlib.suppress(
-        zmq.ZMQError
-    ):  # the folder's mode is the lock; not all builds have two
+    # a second lock where this build of ZeroMQ has it; the folder's mode is the first
+    with contextlib.suppress(zmq.ZMQError):
         listening.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
     url = f"ipc://{folder}/sentinel-{os.getpid()}"
     listening.bind(url)

@@ -245,7 +245,7 @@ def test_more_processes_than_memory_has_room_for_are_refused(session: Session) -
         lambda: session.recover(num_processes=10**6),
         lambda: jaxnb.start(10**6, platform="cpu"),
     ):
-        with pytest.raises(UsageError, match=r"1000000 processes take at least 57\.2 TiB"):
+        with pytest.raises(UsageError, match=r"1 000 000 processes take at least 57\.2 TiB"):
             start()
     assert [process.pid for process in session.processes] == pids
     assert_usable(session)

@@ -19,7 +19,7 @@ from integration.conftest import LAUNCHERS
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.folder import make_folder
 from jaxnb.launch.forkclient import ForkServerClient
-from jaxnb.launch.host import place
+from jaxnb.launch.placement import place
 from jaxnb.launch.process_join import thread_pool_size
 from jaxnb.model.cells import JoinRequest
 from jaxnb.model.group import DeviceInfo, ProcessReport

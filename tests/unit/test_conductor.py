@@ -178,12 +178,12 @@ def test_a_signal_that_is_kept_interrupts_all_unless_it_was_sent_from_here() -> 
     assert set(stops(decisions)) == {0}
     assert decisions[-1] == Press(1)
     assert conductor.interrupt_held(1) == []
-    assert conductor.must_signal(1)
-    assert not conductor.must_signal(0)
+    assert conductor.claim_signal(1)
+    assert not conductor.claim_signal(0)
     # It says its word before it has seen the signal: the answer says that one is on its way.
     assert stops(said(conductor, 1, both))[1].was_pressed
     assert conductor.interrupt_held(1) == []
-    assert not conductor.must_signal(1)
+    assert not conductor.claim_signal(1)
 
 
 def test_a_signal_that_python_has_taken_is_not_told_again() -> None:
@@ -210,9 +210,9 @@ def test_who_begins_after_an_interrupt_is_sent_a_signal() -> None:
     conductor.begin(0, CELL, (0, 1))
     conductor.interrupt(CELL)
     assert conductor.begin(1, CELL, (0, 1)) == [Press(1)]
-    assert conductor.must_signal(1)
+    assert conductor.claim_signal(1)
     assert conductor.interrupt_raised(1) == []
-    assert not conductor.must_signal(1)
+    assert not conductor.claim_signal(1)
 
 
 def test_an_interrupt_before_anybody_has_begun_is_not_lost() -> None:

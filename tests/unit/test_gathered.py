@@ -7,6 +7,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import basic_indices
 
+from jaxnb.arrays import refusals
 from jaxnb.arrays.gathered import (
     ArrayKey,
     GatheredArray,
@@ -28,7 +30,7 @@ from jaxnb.arrays.gathered import (
 )
 from jaxnb.arrays.lost import LostArray, Record
 from jaxnb.errors import ArrayGoneError, JaxnbError
-from jaxnb.model.arrays import ArrayInfo, ShardInfo
+from jaxnb.model.arrays import ArrayInfo, Gone, ShardInfo
 from support.arrays import DTYPES, dtype_of
 
 KEY = ArrayKey("h", 0, "x", "x", (0, 1), 0)
@@ -383,3 +385,20 @@ def test_equality() -> None:
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
 def test_it_can_be_pickled(protocol: int) -> None:
     assert pickle.loads(pickle.dumps(POINT, protocol)) == POINT
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        (KEY, "`x`"),
+        (replace(KEY, is_part=True), "an array in `x`"),
+        (replace(KEY, name="the value of cell [3]", path=""), "the value of cell [3]"),
+    ],
+)
+def test_a_name_is_capitalized_only_where_a_sentence_begins(key: ArrayKey, name: str) -> None:
+    array, _ = gathered(np.zeros(2, np.float32))
+    wanted = replace(array.wanted(), key=key)
+    assert refusals.whose(key) == name
+    with pytest.raises(ArrayGoneError) as raised:
+        refusals.require_there([wanted], {0: Gone(0, 0, "dropped")})
+    assert str(raised.value).startswith(name[0].upper() + name[1:])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jaxnb.errors import UsageError
 from jaxnb.launch import host
-from jaxnb.launch.host import place
+from jaxnb.launch.placement import place
 from jaxnb.options import StartOptions, launcher_of, suggest
 from jaxnb.session.starting import Starter
 

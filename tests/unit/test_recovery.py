@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pickle
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import pytest
 
 import jaxnb
 from jaxnb.errors import JaxnbError, UsageError
-from jaxnb.recovery import files, process_recovering
+from jaxnb.recovery import files, messages, process_recovering
 from jaxnb.recovery.fit_to_size import (
     MisfitError,
     SavedArray,
@@ -26,6 +27,7 @@ from jaxnb.recovery.fit_to_size import (
     resized_notes,
 )
 from jaxnb.recovery.process_recovering import DEAD_SECONDS, PENDING_SECONDS, Reader
+from jaxnb.recovery.recovering import Carrier, Packed
 
 # ------------------------------------------------------------------- directories of saved variables
 
@@ -254,7 +256,7 @@ def spread(ready: list[bool], boxes: str = "") -> Any:
 
 
 @pytest.mark.parametrize(
-    ("dead", "is_given_up", "seconds"),
+    ("dead", "skips_unfinished", "seconds"),
     [
         ((), False, PENDING_SECONDS),
         ((1,), False, DEAD_SECONDS),
@@ -262,12 +264,12 @@ def spread(ready: list[bool], boxes: str = "") -> Any:
     ],
 )
 def test_what_a_dead_process_took_part_in_is_not_waited_for_long(
-    monkeypatch: pytest.MonkeyPatch, dead: tuple[int, ...], is_given_up: bool, seconds: float
+    monkeypatch: pytest.MonkeyPatch, dead: tuple[int, ...], skips_unfinished: bool, seconds: float
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(process_recovering, "time", clock)
     with pytest.raises(pickle.PicklingError, match="its computation had not ended"):
-        Reader(frozenset(dead), is_given_up)(spread([False]))
+        Reader(frozenset(dead), skips_unfinished)(spread([False]))
     assert clock.now - 100.0 == pytest.approx(seconds, abs=0.1)
 
 
@@ -290,6 +292,31 @@ def test_a_device_on_which_it_ended_serves_for_those_on_which_it_did_not(
             Reader(frozenset())(array)
     else:
         assert Reader(frozenset())(array) == [array._arrays[i] for i in taken]
+
+
+# ---------------------------------------------------------------------- what is told of a failure
+
+
+@pytest.mark.parametrize("verb", ["pack", "write"])
+@pytest.mark.parametrize("failure", ["refused", "interrupted"])
+def test_what_fails_is_said_to_be_what_was_done(verb: str, failure: str, tmp_path: Path) -> None:
+    interrupted = threading.Event()
+
+    def ask_all(processes: Any, function: str, **_: Any) -> dict[int, Any]:
+        if failure == "refused":
+            return {0: messages.Refused("no room")}
+        interrupted.set()
+        return dict.fromkeys(processes)
+
+    sentinels: Any = SimpleNamespace(ask=lambda *_: {0: None}, ask_all=ask_all)
+    carrier = Carrier(
+        sentinels, [0], lambda _: {}, lambda: (), interrupted, pytest.fail, lambda: None
+    )
+    packed = Packed({0: messages.Measured({}, 0, ())})
+    done = {"pack": "packed", "write": "written"}[verb]
+    text = {"refused": f"0 could not {verb} its variables: no room", "interrupted": f"were {done}"}
+    with pytest.raises((JaxnbError, KeyboardInterrupt), match=f"{text[failure]}.* has changed"):
+        carrier.pack() if verb == "pack" else carrier.write(packed, tmp_path)
 
 
 # ---------------------------------------------------------------------- hooks

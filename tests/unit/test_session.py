@@ -11,10 +11,12 @@ import pytest
 
 from jaxnb.cells.running import Collected, RunningCell
 from jaxnb.cells.sinks import NoSink
+from jaxnb.errors import UsageError
 from jaxnb.launch.deaths import Death
+from jaxnb.launch.host import Placement
 from jaxnb.model.cells import CellReply, CellRequest, ProcessError, StreamChunk
 from jaxnb.model.dispatches import Divergence
-from jaxnb.session.lifecycle import Lifecycle, Phase
+from jaxnb.session.lifecycle import PROCESS_BYTES, Lifecycle, Phase, require_room
 from jaxnb.session.results import Findings, Ran, result_of
 from jaxnb.session.work import Work
 from jaxnb.wire.messages import Exchange, Reply
@@ -72,7 +74,7 @@ def test_what_each_step_leads_to(step: str) -> None:
 def test_no_group_is_ready_over_a_fresh_death() -> None:
     starting = Lifecycle()
     starting.note_death(death(2))
-    assert not starting.finish_start()
+    starting.finish_start()
     assert starting.state == "broken"
 
 
@@ -81,8 +83,8 @@ def test_deaths_of_a_group_that_was_restarted_are_forgotten() -> None:
     lifecycle.note_death(death(1))
     assert lifecycle.begin_start()
     lifecycle.note_stopped()
-    assert lifecycle.finish_start()
-    assert lifecycle.deaths == ()
+    lifecycle.finish_start()
+    assert (lifecycle.state, lifecycle.deaths) == ("ready", ())
     # A group that is closed stays so.
     assert lifecycle.begin_close()
     assert (lifecycle.is_open, lifecycle.begin_start()) == (False, False)
@@ -108,6 +110,22 @@ def test_no_death_is_lost_among_threads() -> None:
         thread.join()
     assert lifecycle.state == "broken"
     assert sorted(death.index for death in lifecycle.deaths) == list(range(threads * each))
+
+
+@pytest.mark.parametrize(
+    ("n", "ending", "text"),
+    [
+        (1, 0, "1 process takes at least 60.0 MiB .* and 0 B is free. .*Free some memory"),
+        (3, 2, "3 processes take .* 120 MiB is free once the present processes .*fewer with `-n`"),
+    ],
+)
+def test_a_group_that_does_not_fit_is_told_what_room_there_is(
+    n: int, ending: int, text: str
+) -> None:
+    placement = Placement("cpu", n, 1, ({},) * n)
+    with pytest.raises(UsageError, match=text):
+        require_room(placement, 0, ending)
+    require_room(placement, PROCESS_BYTES, n - 1)
 
 
 # ---------------------------------------------------------------------- its work and results

@@ -31,8 +31,8 @@ from jaxnb.profile.timelines import (
     Interval,
     Timelines,
     Told,
-    made,
     painted,
+    timeline_of,
     union_seconds,
 )
 from support.cards import EVIL, Tags, cell
@@ -102,7 +102,7 @@ def test_who_came_last_and_for_how_long_the_others_waited() -> None:
     # Process 1 began 0.1 s later. Inline: a call returns when all have come.
     here = activity(100.0, [(0.2, 0.4), (0.5, 0.9)])
     late = activity(100.1, [(0.3, 0.35), (0.7, 0.8)])
-    found = made(7, told(here, late))
+    found = timeline_of(7, told(here, late))
     assert (found.cell, found.dispatches, found.forgotten, found.hosts) == (7, 2, 0, 1)
     assert found.straggler is not None
     straggler = found.straggler
@@ -121,7 +121,7 @@ def test_who_runs_ahead_waits_once() -> None:
     # Asynchronous: calls return at once, and ten are under way when the other comes.
     ahead = activity(0.0, [(0.001 * k, 0.001 * k + 0.0005) for k in range(10)])
     behind = activity(0.0, [(0.1 * (k + 1), 0.1 * (k + 1)) for k in range(10)])
-    found = made(1, told(ahead, behind, seconds=2.0))
+    found = timeline_of(1, told(ahead, behind, seconds=2.0))
     assert found.straggler is not None
     assert found.straggler.waited[0] == pytest.approx(1.0)
     # That the main thread waited is not known from that.
@@ -130,15 +130,15 @@ def test_who_runs_ahead_waits_once() -> None:
 
 def test_what_others_do_not_tell_of_is_not_compared() -> None:
     alone = activity(0.0, [(0.1, 0.2), (0.3, 0.4)])
-    assert made(1, told(alone, activity(0.0, [(0.15, 0.2)]))).dispatches == 1
-    nothing = made(1, told(alone, None))
+    assert timeline_of(1, told(alone, activity(0.0, [(0.15, 0.2)]))).dispatches == 1
+    nothing = timeline_of(1, told(alone, None))
     assert (nothing.dispatches, list(nothing.processes), list(nothing.missing)) == (0, [0], [1])
-    forgot = made(1, told(*[activity(0.0, [(0.1, 0.2)], first=4097)] * 2))
+    forgot = timeline_of(1, told(*[activity(0.0, [(0.1, 0.2)], first=4097)] * 2))
     assert (forgot.dispatches, forgot.forgotten) == (1, 4096)
 
 
 def test_a_dispatch_that_never_returned_is_no_span() -> None:
-    found = made(1, told(activity(0.0, [(0.5, 0.0)]), activity(0.0, [(0.5, 0.0)])))
+    found = timeline_of(1, told(activity(0.0, [(0.5, 0.0)]), activity(0.0, [(0.5, 0.0)])))
     assert kinds(found.processes[0].spans) == [(0.0, 1.0, "python")]
 
 
@@ -147,7 +147,7 @@ def test_the_clocks_of_two_hosts_are_not_compared() -> None:
         0: Told(activity(5.0, [(0.1, 0.2)]), 1.0, "one"),
         1: Told(activity(9000.0, [(0.15, 0.2)]), 1.0, "other"),
     }
-    found = made(1, requests)
+    found = timeline_of(1, requests)
     assert found.hosts == 2
     assert found.processes[1].start == 0
     assert found.straggler is not None
@@ -162,7 +162,7 @@ def test_the_last_cells_are_kept() -> None:
         kept.note(number, told(activity(float(number))))
     assert kept.timeline().cell == MAX_CELLS + 4
     assert kept.timeline(5).cell == 5
-    with pytest.raises(UsageError, match=r"no timeline of cell \[4\].*now of 5-204"):
+    with pytest.raises(UsageError, match=r"no timeline of cell \[4\].*now those of 5-204"):
         kept.timeline(4)
 
 
@@ -171,11 +171,11 @@ def test_fewer_are_kept_where_they_are_large(monkeypatch: pytest.MonkeyPatch) ->
     kept = Timelines()
     for number in (1, 2, 3):
         kept.note(number, told(activity(0.0, [(0.1, 0.2)] * 5)))  # 120 bytes
-    with pytest.raises(UsageError, match="now of 2-3"):
+    with pytest.raises(UsageError, match="now those of 2-3"):
         kept.timeline(1)
     kept.note(4, told(activity(0.0, [(0.1, 0.2)] * 50)))  # the last one is, in any case
     assert kept.timeline().cell == 4
-    with pytest.raises(UsageError, match="now of 4"):
+    with pytest.raises(UsageError, match="now those of 4"):
         kept.timeline(3)
 
 
