@@ -75,6 +75,8 @@ def test_arrays_without_a_record_are_not_compared(group: Session) -> None:
     assert said(group, "o, p = step(x), step(x)", check="off") == ""
     assert said(group, "float(total(o)), float(total(p));") == ""
     assert said(group, "q = step(x)\nfloat(total(o if process_index else q));") == ""
+    # Nor is a host value of a later dispatch taken for one of them.
+    assert said(group, "jax.jit(lambda x, n: x * n)(x, 3);") == ""
 
 
 def test_the_order_of_threads_and_tasks_does_not_count(group: Session) -> None:
