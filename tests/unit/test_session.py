@@ -13,7 +13,7 @@ from jaxnb.cells.running import Collected, RunningCell
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import UsageError
 from jaxnb.launch.deaths import Death
-from jaxnb.launch.host import Placement
+from jaxnb.launch.placement import Placement
 from jaxnb.model.cells import CellReply, CellRequest, ProcessError, StreamChunk
 from jaxnb.model.dispatches import Divergence
 from jaxnb.session.lifecycle import PROCESS_BYTES, Lifecycle, Phase, require_room
