@@ -159,9 +159,11 @@ class Standing:
         for i, where in sorted(self.found.items()):
             if where.fault:
                 continue
-            is_waiting, last = waits(where), where.last_dispatch
+            # In a loop that goes on some process waits for a moment at each look.
+            goes_on = self.seconds(i) < MOMENT_SECONDS
+            is_waiting, last = waits(where) and not goes_on, where.last_dispatch
             awaited = late.get(i, ()) if is_waiting else ()
-            said = f"{last.number}: {last.signature()}" if last is not None else ""
+            said = f"{last.number}: {last.signature()}" if last is not None and not goes_on else ""
             place = AtLine((), where.in_cell, 0.0, is_waiting, awaited, doing(where), said)
             at.setdefault(place, []).append(i)
         return tuple(
@@ -186,6 +188,9 @@ def faults_text(found: Mapping[int, Whereabouts]) -> str:
 
 LOOK_SECONDS = 1.0
 """How often the processes are looked at."""
+
+MOMENT_SECONDS = 0.5
+"""Who has been at a place for less is not said to wait there."""
 
 WAIT_SECONDS = 3.0
 """When a process has waited, or been silent, for so long, the user is shown where, until it goes
