@@ -210,10 +210,8 @@ def _range(changes: list[int]) -> str:
         return _signed(most)
     if _signed(least) == _signed(most):  # to the three digits that are shown
         return f"{_signed(most)} per device"
-    if least == 0:
-        return f"up to {_signed(most)} per device"
-    if most == 0:
-        return f"down to {_signed(least)} per device"
+    if 0 in (least, most):
+        return f"up to {_signed(least or most)} per device"
     return f"{_signed(least)} to {_signed(most)} per device"
 
 
