@@ -156,9 +156,9 @@ def parts_of(value: Any) -> dict[str, Any] | None:
 
 def one_level(value: Any) -> list[tuple[Any, Any]] | None:
     """Returns the direct parts of a pytree, with their key paths; None for a leaf."""
-    parts: list[tuple[Any, Any]]
-    parts, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda part: part is not value)
-    return None if len(parts) == 1 and parts[0][1] is value else parts
+    # Not by a function for the leaves: a value may hold itself.
+    found = jax.tree_util.default_registry.flatten_one_level_with_keys(value)
+    return None if found is None else [((key,), part) for key, part in found[0]]
 
 
 def plain(array: jax.Array) -> Any:

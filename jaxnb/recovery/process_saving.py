@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from jaxnb.arrays.lost import LostValue, loss_of
 from jaxnb.arrays.process_canonical import canonical_digest
+from jaxnb.arrays.process_describe import require_tree
 from jaxnb.compat.jax_arrays import array_of_ref_now
 from jaxnb.recovery import files, process_variables
 from jaxnb.recovery.fit_to_size import MisfitError
@@ -158,6 +159,7 @@ def _has_nothing_of_its_own(value: Any) -> bool:
         if isinstance(function, FunctionType):
             cells = [each.cell_contents for each in function.__closure__ or ()]
             value = [cells, function.__defaults__, function.__kwdefaults__]
+        require_tree(value)
         leaves = jax.tree.leaves(value)
     except Exception:  # of the user's code that flattens their class, or of an empty cell
         return False

@@ -97,6 +97,10 @@ def test_a_value_that_holds_itself(session: Session) -> None:
     assert result.agreement is Agreement.SAME
     assert result.value["child"]["parent"] is result.value
     assert session.run("tree['n'].append(tree['n']); tree['n']").value[0] == 1
+    code = "class Node:\n    def __init__(self, child): self.child = child\n"
+    code += "jax.tree_util.register_pytree_node(Node, lambda n: ((n.child,), None), print)\n"
+    session.run(f"{code}node = Node(1)\nnode.child = node\nnode;")
+    session.run("node")
     assert session.run("process_index * 2").value[3] == 6
 
 
