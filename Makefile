@@ -42,7 +42,7 @@ demo: $(RUN) ## Run the quickstart notebook on 4 processes and print what it sho
 lab: $(RUN) ## Open JupyterLab on the quickstart notebook
 	@$(BIN)/python -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/quickstart.ipynb
 
-test: $(DEV) ## Run the tests that decide whether a change goes in (9 minutes; WORKERS=2)
+test: $(DEV) ## Run the tests that decide whether a change goes in (8 minutes; WORKERS=2)
 	@scripts/install_system_packages.sh
 	@$(BIN)/python scripts/run_tests.py -n $(or $(WORKERS),2) -m "not timing and not thorough"
 

@@ -27,6 +27,7 @@ from jaxnb.labels import processes_label, ranks_label
 from jaxnb.session import Session
 from support.faults import assert_kept, missing, without_replica
 from support.fixtures import PATIENT_SECONDS, Left, assert_nothing_left, until, whereabouts
+from support.memory_group import memory_group
 
 START_SECONDS = 6.0
 """How long a start may take whose processes never come, at least; 60 unless told otherwise."""
@@ -265,3 +266,28 @@ def test_a_fault_in_a_start_is_told_and_nothing_is_left(
 def test_after_faults_in_starts_the_next_one_starts(group: Group) -> None:
     """What is in no process, but in this one, would show here."""
     assert_kept(group.get(), codes.CHECK.format(new=set()), codes.SUM)
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.thorough  # takes root, and a control group of the kernel's
+@pytest.mark.may_be_skipped
+@pytest.mark.parametrize("which", [0, PROCESSES - 1])
+def test_who_is_killed_for_want_of_memory(group: Group, which: int) -> None:
+    """By the kernel itself. In this file: beside a row it would be taken for the row's reason."""
+    session = group.get()
+    pid = session.processes[which].pid
+    with memory_group(64 * MIB) as put:
+        put(pid)
+        code = f"if process_index == {which}:\n    hog = np.ones({256 * MIB}, np.uint8)"
+        with pytest.raises(ProcessDiedError) as caught:
+            session.run(f"{code}\nmultihost_utils.sync_global_devices('here')")
+    assert (caught.value.process_index, caught.value.pid) == (which, pid)
+    assert f"Process {which} of {PROCESSES} (pid {pid}) was killed by SIGKILL" in str(caught.value)
+    assert "Likely out of memory: the kernel has just killed" in str(caught.value)
+    assert "Type `%spmd_recover` to replace it" in str(caught.value)
+    session.recover()
+    define_again(session, {which})
+    assert_kept(session, codes.CHECK.format(new={which}), codes.SUM)
+    group.assert_nothing_left()

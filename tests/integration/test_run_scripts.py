@@ -30,6 +30,21 @@ def output(*words: str) -> str:
 
 
 @pytest.mark.thorough
+def test_a_flax_model_is_trained_as_on_one_process() -> None:
+    """With a loader for each process, batch statistics and dropout over all of them."""
+    told = output(*RUN, "flax_digits.py", "-n", "4", "--join")
+    alone, ours = curve(output("flax_digits.py")), curve(told)
+    assert ours == pytest.approx(alone, abs=0.01)
+    assert told.count("[0-3] step") == len(ours) == 4
+    assert ours[-1] < 0.75 * ours[0]
+
+
+def curve(text: str) -> list[float]:
+    """Returns the losses that a training has printed."""
+    return [float(each) for each in re.findall(r"loss (\S+)", text)]
+
+
+@pytest.mark.thorough
 def test_the_script_of_jaxs_guide_runs_unchanged() -> None:
     own = ("{process_index}", "{num_processes}")
     told = output(*RUN, "guide.py", "-n", "4", "--devices-per-process", "2", *own)
