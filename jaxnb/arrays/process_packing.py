@@ -147,8 +147,6 @@ def parts_of(value: Any) -> dict[str, Any] | None:
     if is_dataclass(value) and not isinstance(value, type):
         known = {f.name: getattr(value, f.name) for f in fields(value) if hasattr(value, f.name)}
         return known | getattr(value, "__dict__", {})
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return dict(zip(value._fields, value, strict=True))
     if (children := one_level(value)) is None:
         return None
     return {jax.tree_util.keystr(path, simple=True): part for path, part in children}
@@ -156,6 +154,9 @@ def parts_of(value: Any) -> dict[str, Any] | None:
 
 def one_level(value: Any) -> list[tuple[Any, Any]] | None:
     """Returns the direct parts of a pytree, with their key paths; None for a leaf."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):  # jaxlib 0.10 has one key for all
+        fields_of = map(jax.tree_util.GetAttrKey, value._fields)
+        return [((key,), part) for key, part in zip(fields_of, value, strict=True)]
     # Not by a function for the leaves: a value may hold itself.
     found = jax.tree_util.default_registry.flatten_one_level_with_keys(value)
     return None if found is None else [((key,), part) for key, part in found[0]]
