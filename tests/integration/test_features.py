@@ -9,7 +9,7 @@ from jaxnb.session import Session
 
 FIELDS = {
     "MemoryOfCells": "memory",
-    "Times": "compiles",
+    "Timekeeper": "compiles",
     "AmbientMesh": "",
     "Pitfalls": "",
     "Rounds": "",
