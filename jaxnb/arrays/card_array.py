@@ -236,7 +236,7 @@ def layout_card(
 
 
 def _rest(others: int, lost: Sequence[str]) -> list[str]:
-    """Returns what is said of what is no array, or no longer."""
+    """Returns the notes on parts of a value that are not arrays, or were lost."""
     rest = [f"lost: {paths_label(lost)}; {_MAKE_ANEW}"] if lost else []
     if others:
         leaves = "1 leaf that is" if others == 1 else f"{format_count(others)} leaves that are"

@@ -76,7 +76,7 @@ def find(path: Path, namespace: Mapping[str, Any]) -> tuple[Any, int]:
 
 
 def _require_slices(path: Path, start: int) -> None:
-    """Refuses what is no slice of an array."""
+    """Raises NotFoundError unless the steps of a path from ``start`` on are slices."""
     for i, step in enumerate(path.steps[start:], start):
         if not step.slices:
             raise NotFoundError(
@@ -245,7 +245,6 @@ def _reference(array: jax.Array) -> Callable[[], jax.Array | None]:
     if data is None:
         return weakref.ref(array)
     of_array, of_data = weakref.ref(array), weakref.ref(data)
-    del data
 
     def get() -> jax.Array | None:
         array = of_array()

@@ -66,7 +66,7 @@ class Pusher:
     def _send(
         self, packages: Mapping[int, _Package], names: str, is_binding: threading.Event
     ) -> None:
-        """Sends packages, all or nothing; tells when there is no way back."""
+        """Sends packages, all or nothing; sets ``is_binding`` before a name is bound."""
         transfer = next(iter(packages.values())).request.transfer
         label = f"{names} was pushed"
         with self._group.channel() as channel:

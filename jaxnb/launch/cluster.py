@@ -167,8 +167,9 @@ class ProcessGroup:
 
     def stopped(self, process_indices: Iterable[int]) -> dict[int, int]:
         """Returns those of the processes that are stopped, by SIGSTOP say, with their ids."""
-        states, pids = self.look(), self.pids
-        return {i: pids[i] for i in process_indices if states.get(i) == "stopped"}
+        pids = dict(enumerate(self.pids))  # none while they are being replaced
+        states = self.look()
+        return {i: pids[i] for i in process_indices if i in pids and states.get(i) == "stopped"}
 
     def stopped_text(self, process_indices: Iterable[int]) -> str:
         """Returns which of the processes are stopped, in words; empty if none is."""

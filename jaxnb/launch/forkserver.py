@@ -44,7 +44,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from jaxnb.launch import lifeline
+from jaxnb.launch import host, lifeline
 from jaxnb.launch.deaths import ChatterFilter, DumpFilter, oom_kills, undated
 from jaxnb.launch.folder import command_line
 
@@ -402,14 +402,10 @@ class ForkServer(ForkLoop):
         return [child for child in self._children.values() if child.role == "engine"]
 
     def _do_look(self, command: dict[str, Any]) -> None:
-        from jaxnb.launch import host
-
         states = [(engine.index, host.state(engine.pid)) for engine in self._engines()]
         self._emit(reply=command["id"], states=states)
 
     def _do_facts(self, command: dict[str, Any]) -> None:
-        from jaxnb.launch import host
-
         environment = command["environment"]
         gpus = host.visible_gpus(environment) if command["gpus"] else ()
         self._emit(reply=command["id"], gpus=gpus, available_bytes=host.available_bytes())

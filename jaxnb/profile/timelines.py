@@ -84,8 +84,8 @@ def compared(
 ) -> tuple[int, list[insight.Late], dict[int, list[tuple[float, float]]]]:
     """Compares when the processes came to each dispatch that all of its processes recorded.
 
-    In mode ``strict`` the processes agree on each dispatch first, so a call waits until all have
-    come, whatever it computes. In mode ``record`` it may return earlier.
+    The processes have agreed on each of these first, so a call waits until all have come, whatever
+    it computes.
 
     Args:
         arrivals: Process index to its dispatches.
