@@ -108,6 +108,7 @@ class Supervisor:
         seconds = running.seconds - self._asker.seconds
         if self._timeout is not None and not self.timed_out and seconds > self._timeout:
             self.timed_out = True
+            self._interrupted_at, self._told = None, False  # an interrupt before it was in vain
             self._interrupt()
         if self._interrupted_at is None and self._has_failed_long_ago():
             self.told_apart = self._panel.failed_apart

@@ -320,6 +320,16 @@ def test_who_goes_on_elsewhere_is_told_of_and_a_second_interrupt_strikes_that(
     assert_usable(session)
 
 
+@pytest.mark.timing
+def test_a_timeout_ends_what_an_interrupt_before_it_did_not(session: Session) -> None:
+    deaf = (
+        "import time\nprint('in')\nwhile True:\n"
+        "    try: time.sleep(1000)\n    except KeyboardInterrupt: pass"
+    )
+    with pytest.raises(CellTimeoutError, match=r"time-out of 2 s"):
+        session.run(deaf, sink=PressWhenTold(lambda: None), timeout=2)
+
+
 TRAINING = """
 mesh = jax.make_mesh((jax.device_count(),), ("data",))
 whole = NamedSharding(mesh, P())

@@ -208,14 +208,14 @@ _GRID = (
 )
 
 _HALF = """
-half = NamedSharding(jax.sharding.Mesh(np.array(jax.devices()[:4]), ('h',)), P())
+half = NamedSharding(jax.sharding.Mesh(np.array(jax.devices()[: n // 2]), ('h',)), P())
 if process_index < 2:
     u = jax.device_put(np.full(5000, {}, np.float32), half)
     print(int(float(total(u)) > -1))
 """
 
 _PUT = """
-half = NamedSharding(jax.sharding.Mesh(np.array(jax.devices()[:4]), ('h',)), {spec})
+half = NamedSharding(jax.sharding.Mesh(np.array(jax.devices()[: n // 2]), ('h',)), {spec})
 one = np.full(5000, process_index < 0, np.float32)
 h = jax.device_put(one, half)
 u = jax.device_put(np.full(5000, {value}, np.float32), half)
