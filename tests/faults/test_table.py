@@ -41,6 +41,7 @@ def start(**settings: Any) -> Session:
     return jaxnb.start(PROCESSES, devices_per_process=DEVICES, platform="cpu", **settings)
 
 
+LOST = "`mine` (int32[3])" if PROCESSES > 2 else "`mine`, `plain` and `state`"
 NOT_GIVEN = (
     "differs by process"
     if PROCESSES > 2
@@ -206,7 +207,7 @@ def words_of(stage: Stage) -> dict[str, object]:
         "parts": f"{ranks_label(stage.others)} / {stage.which}" if PROCESSES > 2 else "0 / 1",
         "have": "have" if PROCESSES > 2 else "has",
         "count": PROCESSES,
-        "mine": f"`mine` (int32[3]) on process {stage.which}: {NOT_GIVEN}",
+        "mine": f"{LOST} on process {stage.which}: {NOT_GIVEN}",
         "x": 2 * PROCESSES * DEVICES,
         "long": 4 * PROCESSES * DEVICES,
         **codes.lines(stage.source, stage.row),

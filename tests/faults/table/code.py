@@ -132,7 +132,7 @@ def cell(row: Row) -> str:
         return only(row, fault, "gate()\nsignal.pause()" if is_death else "gate()")
     queue = f"for _ in range({QUEUED}): total(x)\n" if QUEUED else ""
     if row.kind in WAITS_IN_JAX:  # the others are in it, and this one never comes
-        return only(row, "gate()\nsignal.pause()", queue + FAULTS[row.kind])
+        return only(row, "gate()\nsignal.pause()", FAULTS[row.kind])
     return only(row, fault, queue + FAULTS["collective"])
 
 
