@@ -215,7 +215,7 @@ class ProcessGroup:
         if kind == "text":
             if event["pid"] in self.pids:
                 self._on_text(event["index"], event["text"])
-        elif not self._stopping.is_set():
+        elif kind != "press" and not self._stopping.is_set():  # whom that is for has just ended
             if kind == "ended":
                 server = self._fork_server
                 event |= {"role": "fork server", "index": -1, "pid": server.pid}

@@ -12,14 +12,16 @@ Commands (each answered by ``{"reply": id, ...}``):
     ``engines``: fork engines; answers with their pids.
     ``signal``: send a signal to engines, named by process index; with ``interrupts``, send SIGINT
         to them and to what they started.
+    ``pressed``: tell the conductor that a ``press`` event was carried out.
     ``look``: answer each engine's state as the operating system reports it.
     ``facts``: answer which GPUs this host has, if asked, and how much memory is left.
     ``stop``: end the children of the named roles, and kill those that are left after
         ``grace_seconds``; answers once all have ended.
     ``end``: end all descendants and this process; there is no answer.
 
-Events: ``{"event": "died", ...}`` for a child that ended without having been told to, and
-``{"event": "text", ...}`` for what an engine's C code wrote to file descriptors 1 and 2.
+Events: ``{"event": "died", ...}`` for a child that ended without having been told to,
+``{"event": "text", ...}`` for what an engine's C code wrote to file descriptors 1 and 2, and
+``{"event": "press", ...}`` where the conductor wants an engine interrupted that is not here.
 
 When the owner ends, in whatever way, it ends all its descendants and itself.
 """
@@ -35,6 +37,7 @@ import os
 import selectors
 import shutil
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -47,6 +50,7 @@ import psutil
 from jaxnb.launch import host, lifeline
 from jaxnb.launch.deaths import ChatterFilter, DumpFilter, oom_kills, undated
 from jaxnb.launch.folder import command_line
+from jaxnb.lockstep.presses import Answerer
 
 TAIL_BYTES = 16 << 10
 """How much of what a child wrote last is kept, to be shown when it dies."""
@@ -289,6 +293,7 @@ class ForkServer(ForkLoop):
         self._buffer = b""
         self._imported = False
         self._stops: list[tuple[int, set[int]]] = []
+        self._helpers: dict[str, Answerer] = {}
         self._oom_kills = oom_kills()
         self._listen(command_fd, self._on_command_bytes)
         signal.set_wakeup_fd(self._wake_fds[1], warn_on_full_buffer=False)
@@ -359,28 +364,38 @@ class ForkServer(ForkLoop):
 
     def _do_helper(self, command: dict[str, Any]) -> None:
         """Forks a child that writes a line once it serves, with which the command is answered."""
-        read_fd, write_fd = os.pipe()
+        ours, theirs = socket.socketpair()
         arguments = {k: value for k, value in command.items() if k not in ("op", "id")}
-        child = self._fork(command["op"], 0, {**arguments, "ready_fd": write_fd})
-        os.close(write_fd)
+        with theirs:
+            child = self._fork(command["op"], 0, {**arguments, "ready_fd": theirs.fileno()})
         child.reply_to = command["id"]
-        received = bytearray()
+        helper = self._helpers[child.role] = Answerer(ours, self._press)
 
         def on_readable() -> None:
-            data = os.read(read_fd, 1 << 16)
-            received.extend(data)
-            if data and not received.endswith(b"\n"):
-                return
-            self._selector.unregister(read_fd)
-            os.close(read_fd)
-            if received.endswith(b"\n") and child.reply_to is not None:
-                reply, child.reply_to = child.reply_to, None
-                self._emit(reply=reply, pid=child.pid, line=received.decode())
-            # Else the child died; _on_death answers.
+            for line in helper.arrived():
+                if child.pid in self._children:  # else it has died, which was answered
+                    self._emit(reply=child.reply_to, pid=child.pid, line=line)
+                    child.reply_to = None
+            if helper.have_ended:
+                self._selector.unregister(ours)
+                ours.close()
 
-        self._listen(read_fd, on_readable)
+        self._selector.register(ours, selectors.EVENT_READ, on_readable)
 
     _do_controller = _do_service = _do_helper
+
+    def _press(self, index: int) -> bool:
+        """Interrupts an engine; returns whether it is one of this host's."""
+        for engine in self._engines():
+            if engine.index == index:
+                lifeline.interrupt(engine.pid)
+                return True
+        self._emit(event="press", index=index)
+        return False
+
+    def _do_pressed(self, command: dict[str, Any]) -> None:
+        self._helpers["service"].answer(command["index"])
+        self._emit(reply=command["id"])
 
     def _do_engines(self, command: dict[str, Any]) -> None:
         starts = command["starts"]
@@ -389,13 +404,12 @@ class ForkServer(ForkLoop):
 
     def _do_signal(self, command: dict[str, Any]) -> None:
         for engine in self._engines():
-            if engine.index not in command["processes"]:
-                continue
-            if command.get("interrupts"):
-                lifeline.interrupt(engine.pid)
-                continue
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(engine.pid, command["signal"])
+            if engine.index in command["processes"]:
+                with contextlib.suppress(ProcessLookupError):
+                    if command.get("interrupts"):
+                        lifeline.interrupt(engine.pid)
+                    else:
+                        os.kill(engine.pid, command["signal"])
         self._emit(reply=command["id"])
 
     def _engines(self) -> list[Child]:
@@ -432,16 +446,11 @@ class ForkServer(ForkLoop):
     def _on_child_signal(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_fds[0], 1 << 12)
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
-            child = self._children.pop(pid, None)
-            if child is not None:  # else an adopted orphan
-                self._on_death(child, os.waitstatus_to_exitcode(status))
+        with contextlib.suppress(ChildProcessError):  # there are none
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                child = self._children.pop(ended[0], None)
+                if child is not None:  # else an adopted orphan
+                    self._on_death(child, os.waitstatus_to_exitcode(ended[1]))
         self._answer_stops()
 
     def _on_death(self, child: Child, status: int) -> None:
@@ -464,10 +473,9 @@ class ForkServer(ForkLoop):
             )
 
     def _answer_stops(self) -> None:
-        for entry in list(self._stops):
-            command_id, pids = entry
+        for command_id, pids in list(self._stops):
             if not pids & set(self._children):
-                self._stops.remove(entry)
+                self._stops.remove((command_id, pids))
                 self._kill_orphans()
                 self._emit(reply=command_id)
 

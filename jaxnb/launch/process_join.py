@@ -25,12 +25,13 @@ from jaxnb.compat import jax_runtime
 from jaxnb.compat.ipykernel import PythonOutStream
 from jaxnb.errors import StartError
 from jaxnb.labels import START_IMPORTS
-from jaxnb.launch import lifeline, process_compiling
+from jaxnb.launch import process_compiling
 from jaxnb.launch.folder import ENDPOINT, OFF
 from jaxnb.lockstep import process_recorder
 from jaxnb.lockstep.conductor_loop import Loop
-from jaxnb.lockstep.connections import connected, listening
+from jaxnb.lockstep.connections import Door
 from jaxnb.lockstep.messages import conductor_beside
+from jaxnb.lockstep.presses import Asker
 from jaxnb.lockstep.process_recorder import Recorder
 from jaxnb.lockstep.wire import Packets
 from jaxnb.model.cells import JoinRequest
@@ -174,42 +175,28 @@ def namespace() -> dict[str, object]:
 
 # In process 0, where ``jax.distributed.initialize`` puts it, it would die with process 0.
 
-CONDUCTOR_HOST = "JAXNB_CONDUCTOR_HOST"
-"""Set to an address, it has the conductor listen there over TCP, with a key of its own."""
-
 
 def serve(cluster_dir: str, num_processes: int, ready_fd: int) -> None:
-    """Runs the service until this process is ended; writes its address to ``ready_fd``.
+    """Runs the service and the conductor beside it until this process is ended.
 
     It listens on a Unix socket. It asks nobody who they are, and whoever reaches it can read and
     set the keys by which processes find each other, or end them: over TCP every user of the host
-    could. Nor can another program have taken the port. For processes on several hosts it will
-    have to listen on TCP, with the certificates of JAX 0.11 (``mtls_…``).
+    could. Nor can another program have taken the port.
 
     Args:
         cluster_dir: Where the socket is; only this user may be able to enter it.
         num_processes: How many processes will connect.
-        ready_fd: A pipe.
+        ready_fd: One end of a pair of sockets: the service's address is written to it, as a line,
+            and after that which processes are to be interrupted.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.umask(0o077)
     path = os.path.join(cluster_dir, f"jax-{os.getpid()}")
     address = f"unix:{quote(os.fsencode(path))}"
     service = jax_runtime.start_coordination_service(address, num_processes)
-    host = os.environ.get(CONDUCTOR_HOST) or None
-    place = conductor_beside(address)
-    try:
-        door = listening(place, host, Packets(num_processes).max_bytes)
-        connected(place).close()
-    except OSError as error:
-        raise SystemExit(
-            f"The conductor cannot be reached at {CONDUCTOR_HOST}={host}: {error}. Set it to an "
-            "address of this machine, or not at all."
-        ) from None
-    conductor = Loop(door, num_processes, lifeline.interrupt)
-    with os.fdopen(ready_fd, "w") as stream:
-        stream.write(f"{address}\n")
-    conductor.run()
+    door = Door(conductor_beside(address), Packets(num_processes).max_bytes)
+    os.write(ready_fd, f"{address}\n".encode())
+    Loop(door, num_processes, Asker(socket.socket(fileno=ready_fd))).run()
     del service  # it serves as long as it is held
 
 

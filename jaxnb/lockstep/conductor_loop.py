@@ -9,24 +9,21 @@ import logging
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from jaxnb.lockstep import wire
 from jaxnb.lockstep.conductor import Conductor, Decision
 from jaxnb.lockstep.connections import Connection, Door, HungUpError
-from jaxnb.lockstep.messages import Press
+from jaxnb.lockstep.messages import Answer, Press, Stop
+from jaxnb.lockstep.presses import Asker
 
 LOG = logging.getLogger(__name__)
 
 PRESS_SECONDS = 0.1
-"""Who says no word for so long after an interrupt is sent a signal: most have stopped by then."""
+"""Who says no word for so long after an interrupt is pressed: most have stopped by then."""
 
 TELL_SECONDS = 1.0
 """Who was stopped waits so long at most for what others, still at work, were about to dispatch."""
-
-
-MOST_STRANGERS = 64
-"""So many connections may not have shown that they know the key; the oldest is ended then."""
 
 
 class Loop:
@@ -35,22 +32,23 @@ class Loop:
     Args:
         door: Where processes connect; closed at the end.
         num_processes: Size of the group.
-        press: Sends SIGINT to a process id.
+        presses: Has processes sent SIGINT; closed at the end.
     """
 
-    def __init__(self, door: Door, num_processes: int, press: Callable[[int], None]) -> None:
+    def __init__(self, door: Door, num_processes: int, presses: Asker) -> None:
         self._door = door
-        self._press = press
+        self._signals = presses
         self._conductor = Conductor(num_processes)
         self._packets = wire.Packets(num_processes)
         self._selector = selectors.DefaultSelector()
         self._selector.register(door, selectors.EVENT_READ)
+        self._selector.register(presses, selectors.EVENT_READ)
         self._wake, self._woken = socket.socketpair()
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._connections: dict[int, Connection] = {}
-        self._pids: dict[int, int] = {}
         self._who: dict[Connection, int | None] = {}
-        self._presses: dict[int, float] = {}  # when which process is sent a signal
+        self._presses: dict[int, float] = {}  # when which process is pressed
+        self._pressed: dict[int, list[Answer]] = {}  # asked for: what is told once it was made
         self._held_up: dict[int, float] = {}  # until when who was stopped waits for others
 
     def stop(self) -> None:
@@ -66,6 +64,8 @@ class Loop:
                     return
                 if key.fileobj is self._door:
                     self._accept()
+                elif key.fileobj is self._signals:
+                    self._hear_pressed()
                 elif key.data in self._who:
                     self._read(key.data)
             self._press_due()
@@ -89,23 +89,34 @@ class Loop:
             self._held_up = {n: at for n, at in self._held_up.items() if n not in due}
 
     def _press_due(self) -> None:
-        """Sends the signals whose time has come; again, as long as a process is to be stopped.
+        """Has those pressed whose time has come; again, as long as a process is to be stopped.
 
-        One that reaches it while it makes what it was let make raises nothing there.
+        A signal that reaches it while it makes what it was let make raises nothing there.
         """
         now = time.monotonic()
         for process, at in list(self._presses.items()):
             if at > now:
                 continue
             del self._presses[process]
-            if process in self._pids and self._conductor.claim_signal(process):
-                self._press(self._pids[process])
+            if process in self._pressed:
                 self._presses[process] = now + PRESS_SECONDS
+            elif process in self._connections and self._conductor.claim_signal(process):
+                if self._signals.ask(process):
+                    self._pressed[process] = []
+                self._presses[process] = now + PRESS_SECONDS
+
+    def _hear_pressed(self) -> None:
+        """Tells those who were pressed what they were not to hear before the signal."""
+        for process in self._signals.made():
+            self._carry_out(self._pressed.pop(process, ()))
+        if self._signals.have_ended:
+            self._selector.unregister(self._signals)
 
     def _close(self) -> None:
         for connection in self._who:
             connection.close()
         self._door.close()
+        self._signals.close()
         self._wake.close()
         self._woken.close()
         self._selector.close()
@@ -115,10 +126,7 @@ class Loop:
             connection = self._door.accept()
         except OSError as error:  # so many files are open, say
             LOG.warning("could not accept a connection: %s", error)
-            connection = None
-        strangers = [each for each in self._who if not each.is_known]
-        if len(strangers) >= MOST_STRANGERS or (strangers and connection is None):
-            self._forget(strangers[0])
+            return
         if connection is not None:
             self._who[connection] = None
             self._selector.register(connection, selectors.EVENT_READ, connection)
@@ -145,9 +153,8 @@ class Loop:
             return self._conductor.interrupt(said.cell)
         who = self._who[connection]
         match said:
-            case wire.Hello(process, pid) if who is None and process not in self._connections:
+            case wire.Hello(process) if who is None and process not in self._connections:
                 self._who[connection], self._connections[process] = process, connection
-                self._pids[process] = connection.peer or pid
                 return []
             case wire.Say(token, lane, word, text) if who is not None and who in word.participants:
                 return self._conductor.say(who, token, lane, word, text)
@@ -174,13 +181,17 @@ class Loop:
         process = self._who.pop(connection)
         if process is not None:
             self._connections.pop(process, None)
-            self._pids.pop(process, None)
+            self._pressed.pop(process, None)
             self._carry_out(self._conductor.die(process))
 
     def _carry_out(self, decisions: Iterable[Decision]) -> None:
         for each in decisions:
             if isinstance(each, Press):
                 self._presses[each.process] = time.monotonic() + PRESS_SECONDS
+                continue
+            if each.process in self._pressed and is_interrupt(each):
+                # The signal must have come by then: it would strike what goes on after that.
+                self._pressed[each.process].append(each)
                 continue
             connection = self._connections.get(each.process)
             if connection is None:
@@ -192,3 +203,8 @@ class Loop:
             except OSError as error:  # too long for the system: one process, and not the group
                 LOG.warning("ended a connection: %s", error)
                 self._forget(connection)
+
+
+def is_interrupt(answer: Answer) -> bool:
+    """Whether a thread is told that its cell is interrupted."""
+    return isinstance(answer.what, Stop) and answer.what.kind == "interrupted"

@@ -68,12 +68,14 @@ class Looker:
     Args:
         conductor: Where it listens.
         num_processes: Size of the group.
+        pid: The conductor's process id.
 
     Attributes:
         waits: Who waited when it was last asked; None if that is not known.
     """
 
-    def __init__(self, conductor: Path, num_processes: int) -> None:
+    def __init__(self, conductor: Path, num_processes: int, pid: int) -> None:
+        self._pid = pid
         self._path, self._question = conductor, Packets(num_processes).pack(Ask())
         self._connection: Connection | None = None
         self._asked_at: float | None = None
@@ -96,10 +98,10 @@ class Looker:
 
     def silent(self) -> tuple[float, int] | None:
         """Returns for how long the conductor has not answered, and its process id, or None."""
-        if self._asked_at is None or self._connection is None or self._connection.peer is None:
+        if self._asked_at is None:
             return None
         seconds = time.monotonic() - self._asked_at
-        return (seconds, self._connection.peer) if seconds >= SILENT_SECONDS else None
+        return (seconds, self._pid) if seconds >= SILENT_SECONDS else None
 
     def close(self) -> None:
         """Hangs up."""

@@ -220,7 +220,7 @@ class Line:
         self._waiting: set[int] = set()
         self._reader = 0  # the thread that reads
         self._asking = 0  # what the main thread waits with
-        self.tell(wire.Hello(process, self._pid))
+        self.tell(wire.Hello(process))
 
     def begin(self, cell: int, members: Processes) -> None:
         """Tells that a cell begins, which these processes were asked to run."""
@@ -272,7 +272,7 @@ class Line:
                 "of the group and cannot run computations over several processes."
             )
         token = next(self._tokens)
-        said: list[object] = []
+        said: list[int] = []
         self._waiting.add(token)
         try:
             self.tell(wire.Say(token, lane, word, text), said)
@@ -358,8 +358,8 @@ class Line:
         """Ends the line: for the conductor this process is dead then."""
         self._connection.close()
 
-    def tell(self, what: wire.Said, said: list[object] | None = None) -> None:
-        """Tells the conductor something, and notes that in a list, whatever is raised amid it.
+    def tell(self, what: wire.Said, said: list[int] | None = None) -> None:
+        """Tells the conductor something; a list has an entry more then, whatever is raised amid it.
 
         From any thread, and from a signal's handler too.
 
@@ -369,8 +369,7 @@ class Line:
         if os.getpid() != self._pid:
             return  # a child that the cell has forked has the same line, and says nothing on it
         try:
-            packet = self._packets.pack(what)
-            self._send(packet) if said is None else said.extend(map(self._send, (packet,)))
+            self._send(self._packets.pack(what), said)
         except ConnectionError as error:
             raise ConductorGoneError("the conductor has ended") from error
 

@@ -31,7 +31,7 @@ _LANES: tuple[Lane, ...] = ("main", "other")
 _SAY = struct.Struct(f"<cBQi{DIGEST_BYTES}s{DIGEST_BYTES}s")
 _BEGIN = struct.Struct("<cq")
 _EXPLAIN = struct.Struct("<cQQ")
-_HELLO = struct.Struct("<cII")
+_HELLO = struct.Struct("<cI")
 _GO = struct.Struct("<cQQ")
 _STOP = struct.Struct("<cQ")
 
@@ -42,10 +42,9 @@ class WireError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A process says who it is, and its process id; the first packet of a connection."""
+    """A process says who it is; the first packet of its connection."""
 
     process: int
-    pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +168,8 @@ class Packets:
                 return b"l" + _cut(error, MAX_ERROR_BYTES)
             case Explain(token, number, text):
                 return _EXPLAIN.pack(b"e", token, number) + _cut(text, MAX_TEXT_BYTES)
-            case Hello(process, pid):
-                return _HELLO.pack(b"h", process, pid)
+            case Hello(process):
+                return _HELLO.pack(b"h", process)
             case Interrupt(cell):
                 return _BEGIN.pack(b"i", cell)
             case _:
@@ -203,10 +202,10 @@ class Packets:
                 _, token, number = _EXPLAIN.unpack_from(packet)
                 return Explain(token, number, packet[_EXPLAIN.size :].decode(errors="replace"))
             case b"h":
-                _, process, pid = _HELLO.unpack(packet)
+                _, process = _HELLO.unpack(packet)
                 if process >= self._count:
                     raise WireError(f"there is no process {process}")
-                return Hello(process, pid)
+                return Hello(process)
             case b"w":
                 return Withdraw(_STOP.unpack(packet)[1])
             case b"i":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -14,24 +13,28 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
+from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb.lockstep import conductor_loop as loops
 from jaxnb.lockstep import notebook_side
 from jaxnb.lockstep.connections import (
-    PROOF_BYTES,
+    ATOMIC_BYTES,
+    SEND_BYTES,
     SIZE,
+    Connection,
+    Door,
     HungUpError,
-    StreamConnection,
     connected,
-    listening,
 )
-from jaxnb.lockstep.messages import End, Go, Lane, Stop, Word
+from jaxnb.lockstep.messages import End, Go, Lane, Stop, Word, conductor_beside
 from jaxnb.lockstep.notebook_side import Looker
+from jaxnb.lockstep.presses import Answerer, Asker
 from jaxnb.lockstep.process_ask_conductor import Lockstep, as_intent
 from jaxnb.lockstep.process_connection import ConductorGoneError, Line
-from jaxnb.lockstep.wire import InterruptRaised
+from jaxnb.lockstep.wire import InterruptRaised, Packets
 from jaxnb.model.dispatches import Argument, Dispatch
 from support.fixtures import PATIENT_SECONDS, until
 
@@ -45,16 +48,30 @@ def word(*participants: int, program: str = "step", line: int = 1) -> Word:
 
 
 class Group:
-    """A conductor, and a line for each process."""
+    """A conductor, a line for each process, and who presses these."""
 
-    def __init__(self, folder: Path, lines: tuple[int, ...] = ALL, host: str | None = None) -> None:
+    def __init__(self, folder: Path, lines: tuple[int, ...] = ALL) -> None:
         self.path = folder / "conductor"
         self.pressed: list[int] = []
-        self.loop = loops.Loop(listening(self.path, host), COUNT, self.pressed.append)
-        self._thread = threading.Thread(target=self.loop.run)
-        self._thread.start()
+        self.may_press = threading.Event()
+        self.may_press.set()
+        ours, theirs = socket.socketpair()
+        self._answerer = Answerer(ours, self._press)
+        self.loop = loops.Loop(Door(self.path), COUNT, Asker(theirs))
+        self._threads = [threading.Thread(target=each) for each in (self.loop.run, self._serve)]
+        for thread in self._threads:
+            thread.start()
         self.lines = [Line(self.path, i, COUNT) for i in lines]
         self.pool = ThreadPoolExecutor(2 * COUNT)
+
+    def _serve(self) -> None:
+        while not self._answerer.have_ended:
+            self._answerer.arrived()
+        self._answerer.close()
+
+    def _press(self, process: int) -> bool:
+        self.pressed.append(process)
+        return self.may_press.wait(PATIENT_SECONDS)
 
     def begin(self) -> None:
         for line in self.lines:
@@ -70,22 +87,20 @@ class Group:
     def end(self) -> None:
         """Ends the conductor."""
         self.loop.stop()
-        self._thread.join(PATIENT_SECONDS)
+        for thread in self._threads:
+            thread.join(PATIENT_SECONDS)
 
     def close(self) -> None:
-        if self._thread.is_alive():
+        if self._threads[0].is_alive():
             self.end()
         for line in self.lines:
             line.close()
         self.pool.shutdown()
 
 
-HOSTS = pytest.mark.parametrize("host", [None, "127.0.0.1"], ids=["unix", "tcp"])
-
-
-@pytest.fixture(params=[None, "127.0.0.1"], ids=["unix", "tcp"])
-def group(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Group]:
-    group = Group(tmp_path, host=request.param)
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    group = Group(tmp_path)
     yield group
     group.close()
 
@@ -125,7 +140,7 @@ def test_who_says_no_word_after_an_interrupt_is_sent_a_signal_until_it_is_taken(
     for _ in range(3):
         group.interrupt()
     until(lambda: len(group.pressed) > 4, "a signal is sent again")
-    assert set(group.pressed) == {os.getpid()}
+    assert set(group.pressed) == set(ALL)
     stops = [of(group.ask(process, word())) for process in (0, 1, 2)]
     assert all(isinstance(stop, Stop) and stop.was_pressed for stop in stops)
     group.lines[3].tell(InterruptRaised())
@@ -134,6 +149,23 @@ def test_who_says_no_word_after_an_interrupt_is_sent_a_signal_until_it_is_taken(
     known = len(group.pressed)
     assert getattr(of(group.ask(1, word())), "kind", None) == "left"
     assert len(group.pressed) == known
+
+
+def test_who_is_being_pressed_hears_of_the_interrupt_after_the_signal(group: Group) -> None:
+    """One that came later would strike in what the user's code does after the interrupt."""
+    group.begin()
+    group.may_press.clear()
+    group.interrupt()
+    until(lambda: group.pressed == [0], "a signal is under way")
+    asked = [group.ask(process, word()) for process in ALL]
+    until(lambda: [*map(len, group.loop._pressed.values())] == [1] * COUNT, "all are to be told")
+    loader = group.pool.submit(group.lines[0].ask, word(0, program="load"), "other")
+    assert isinstance(of(loader), Go)
+    assert not any(each.done() for each in asked)
+    group.may_press.set()
+    stops = [of(each) for each in asked]
+    assert all(isinstance(stop, Stop) and stop.was_pressed for stop in stops)
+    assert sorted(group.pressed) == list(ALL)
 
 
 def test_threads_of_one_process_are_answered_each(group: Group) -> None:
@@ -262,19 +294,11 @@ def have_been_let_go(group: Group, asked: list[Future[Go | Stop]]) -> bool:
     return all(each.done() for each in asked)
 
 
-@pytest.mark.parametrize(
-    ("host", "by_thread"),
-    [
-        pytest.param(None, False, id="unix"),
-        pytest.param("127.0.0.1", False, id="tcp", marks=pytest.mark.thorough),
-        pytest.param(None, True, id="by a thread"),
-    ],
-)
+@pytest.mark.parametrize("by_thread", [False, True], ids=["by a signal", "by a thread"])
 @pytest.mark.parametrize("are_there", [False, True], ids=["before the others", "after them"])
 def test_whenever_a_handler_raises_all_make_a_dispatch_or_none_does(
     tmp_path: Path,
     are_there: bool,
-    host: str | None,
     by_thread: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -284,7 +308,7 @@ def test_whenever_a_handler_raises_all_make_a_dispatch_or_none_does(
     looks: no grant is lost.
     """
     monkeypatch.setattr(signal, "getsignal", {signal.SIGUSR1: alarm}.get)
-    group = Group(tmp_path, (1, 2, 3), host)
+    group = Group(tmp_path, (1, 2, 3))
     lockstep = Silent(0, COUNT, lambda: group.path)
     lockstep.begin(CELL, ALL)
     group.begin()
@@ -337,7 +361,7 @@ def test_a_thread_that_ends_has_no_turn_any_more(tmp_path: Path) -> None:
 def test_the_notebook_sees_who_waits_for_whom(group: Group) -> None:
     group.begin()
     asked = group.ask(2, word())
-    looker = Looker(group.path, COUNT)
+    looker = Looker(group.path, COUNT, os.getpid())
 
     def is_seen() -> bool:
         looker.look()
@@ -357,13 +381,12 @@ def test_the_notebook_sees_who_waits_for_whom(group: Group) -> None:
     looker.close()
 
 
-@HOSTS
 def test_a_conductor_that_does_not_answer_is_silent_after_a_while(
-    tmp_path: Path, host: str | None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a busy machine an answer may take a while, and means nothing."""
-    with contextlib.closing(listening(tmp_path / "lock", host)):
-        looker = Looker(tmp_path / "lock", COUNT)
+    with contextlib.closing(Door(tmp_path / "lock")):
+        looker = Looker(tmp_path / "lock", COUNT, os.getpid())
         looker.look()
         assert (looker.waits, looker.silent()) == (None, None)
         monkeypatch.setattr(notebook_side, "SILENT_SECONDS", 0.0)
@@ -384,7 +407,7 @@ def test_a_conductor_that_ends_is_told(group: Group) -> None:
 
 
 @pytest.mark.parametrize(
-    "packet", [b"nonsense", b"s" * 20, b"h\x07" + bytes(7), b"h" + bytes(8), b"t"]
+    "packet", [b"nonsense", b"s" * 20, b"h\x07" + bytes(3), b"h" + bytes(4), b"t"]
 )
 def test_what_is_forged_ends_its_connection_and_nothing_else(group: Group, packet: bytes) -> None:
     with contextlib.closing(connected(group.path, PATIENT_SECONDS)) as other:
@@ -400,71 +423,99 @@ def test_only_this_user_reaches_it(group: Group) -> None:
     assert stat.S_IMODE(group.path.stat().st_mode) & 0o077 == 0
 
 
-NOT_ITS_OWN = {
-    "no proof": bytes(PROOF_BYTES),
-    "no proof, and a packet": bytes(PROOF_BYTES) + SIZE.pack(1) + b"t",
-    "a part of it": bytes(PROOF_BYTES - 1),
-    "nothing": b"",
-}
-
-
-@pytest.mark.parametrize("sent", NOT_ITS_OWN.values(), ids=NOT_ITS_OWN)
-def test_who_has_no_key_has_no_say_and_holds_nobody_up(tmp_path: Path, sent: bytes) -> None:
-    group = Group(tmp_path, host="127.0.0.1")
-    port = json.loads(group.path.read_text())["port"]
-    with socket.create_connection(("127.0.0.1", port), PATIENT_SECONDS) as other:
-        other.sendall(sent)
-        group.begin()
-        asked = [group.ask(i, word()) for i in ALL]
-        assert [of(each) for each in asked] == [Go(1)] * COUNT
-    group.close()
-
-
-def _pair(closes: contextlib.ExitStack, *keys: bytes) -> tuple[StreamConnection, StreamConnection]:
-    ends = [closes.enter_context(each) for each in socket.socketpair()]
-    for end in ends:
-        end.settimeout(PATIENT_SECONDS)
-    asks = StreamConnection(ends[0], keys[0], 100)
-    return asks, StreamConnection(ends[1], keys[-1], 100, accepts=True)
-
-
-def test_both_ends_prove_that_they_know_the_key() -> None:
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
     with contextlib.ExitStack() as closes:
-        asks, answers = _pair(closes, bytes(32))
-        for number in range(3):
-            asks.send(bytes([number]))
-        assert answers.arrived() == [b"\0", b"\1", b"\2"]
-        answers.send(b"answer")
-        assert asks.receive() == b"answer"
-        _, other = _pair(closes, bytes(32), b"another key")
-        with pytest.raises(ConnectionAbortedError, match="does not know the key"):
-            other.arrived()
-        raw, end = (closes.enter_context(each) for each in socket.socketpair())
-        fooled = StreamConnection(end, bytes(32), 100)
-        raw.sendall(raw.recv(PROOF_BYTES) + SIZE.pack(1) + b"t")
-        with pytest.raises(ConnectionAbortedError, match="does not know the key"):
-            fooled.receive()
+        ends = [closes.enter_context(each) for each in socket.socketpair()]
+        for each in ends:
+            each.settimeout(PATIENT_SECONDS)
+        yield ends[0], ends[1]
 
 
-def test_a_packet_that_is_too_long_ends_the_connection() -> None:
-    with contextlib.ExitStack() as closes:
-        asks, answers = _pair(closes, bytes(32))
-        asks.send(bytes(101))
-        with pytest.raises(ConnectionAbortedError, match="101 bytes"):
-            answers.arrived()
+Ends = tuple[socket.socket, socket.socket]
 
 
-def test_who_only_connects_keeps_nobody_out(tmp_path: Path) -> None:
-    group = Group(tmp_path, host="127.0.0.1")
-    door = json.loads(group.path.read_text())
-    address = door["host"], door["port"]
-    strangers = [socket.create_connection(address) for _ in range(2 * loops.MOST_STRANGERS)]
-    for each in strangers:
-        each.settimeout(PATIENT_SECONDS)
-    assert strangers[0].recv(1) == b""
-    group.begin()
-    asked = [group.ask(i, word()) for i in ALL]
-    assert [of(each) for each in asked] == [Go(1)] * COUNT
-    group.close()
-    for each in strangers:
-        each.close()
+@pytest.mark.parametrize("step", [1, 3, 7, 1000])
+def test_packets_arrive_whole_however_their_bytes_come(ends: Ends, step: int) -> None:
+    packets = [b"", b"1", b"", bytes(range(100)), b"last"]
+    stream = b"".join(SIZE.pack(len(each)) + each for each in packets)
+    reads, came = Connection(ends[1]), []
+    for at in range(0, len(stream), step):
+        ends[0].sendall(stream[at : at + step])
+        came += reads.arrived()
+    assert came == packets
+    ends[0].sendall(stream)
+    for packet in packets:
+        assert reads.receive() == reads.receive() == packet
+        reads.take()
+    ends[0].close()
+    for _ in range(2):
+        with pytest.raises(HungUpError):
+            reads.receive()
+
+
+def test_a_packet_that_is_too_long_ends_the_connection(ends: Ends) -> None:
+    Connection(ends[0]).send(bytes(101))
+    with pytest.raises(ConnectionAbortedError, match="101 bytes"):
+        Connection(ends[1], 100).arrived()
+
+
+def test_an_offer_waits_for_nobody(ends: Ends) -> None:
+    ends[0].settimeout(None)
+    offers = Connection(ends[0])
+    with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+        for _ in range(SEND_BYTES):
+            offers.offer(bytes(1000))
+        pytest.fail("there is no end of room")
+
+
+def test_what_a_handler_raises_while_a_packet_has_no_room_cuts_none(ends: Ends) -> None:
+    """Each packet is sent whole, or not at all."""
+    before = signal.signal(signal.SIGALRM, alarm)
+    ends[0].settimeout(None)
+    sends, reads = Connection(ends[0]), Connection(ends[1])
+    packet = bytes(Packets(1024).max_bytes)
+    assert len(packet) <= ATOMIC_BYTES
+    sent: list[int] = []
+    try:
+        for seconds in (0.01, 0.05):
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    sends.send(packet, sent)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    ends[0].shutdown(socket.SHUT_WR)
+    came = []
+    with contextlib.suppress(HungUpError):
+        while True:
+            came += reads.arrived()
+    assert sent == [SIZE.size + len(packet)] * len(came)
+    assert set(came) == {packet}
+    assert not reads._came[:-1]  # the last says that it has ended
+
+
+def test_who_is_on_another_host_is_pressed_by_its_fork_server() -> None:
+    """The conductor's own asks for it by an event, and tells the conductor once it is done."""
+    wanted: list[int] = []
+
+    def on_event(event: dict[str, Any]) -> None:
+        if event["event"] == "press":
+            wanted.append(event["index"])
+
+    server = ForkServerClient("fork", on_event)
+    with contextlib.closing(server), ThreadPoolExecutor(1) as pool:
+        service = server.request("service", num_processes=2).result(PATIENT_SECONDS)
+        path = conductor_beside(service["line"])
+        with contextlib.closing(Line(path, 0, 2)) as line:
+            line.begin(CELL, (0, 1))
+            notebook_side.interrupt(path, 2, CELL)
+            until(lambda: wanted == [0], "its fork server is to press it")
+            asked = pool.submit(line.ask, word(0))
+            assert isinstance(line.ask(word(0), "other"), Go)
+            server.request("pressed", index=0).result(PATIENT_SECONDS)
+            stop = of(asked)
+            assert isinstance(stop, Stop)
+            assert (stop.kind, stop.was_pressed) == ("interrupted", True)
+    assert wanted == [0]

@@ -36,7 +36,7 @@ SAID = st.one_of(
     st.builds(wire.Say, TOKENS, st.sampled_from(["main", "other"]), WORDS, st.text(max_size=60)),
     st.builds(wire.Begin, CELLS, PROCESSES),
     st.builds(wire.Leave, ENDS),
-    st.builds(wire.Hello, st.integers(0, COUNT - 1), st.integers(0, 2**32 - 1)),
+    st.builds(wire.Hello, st.integers(0, COUNT - 1)),
     st.builds(wire.Interrupt, CELLS),
     st.builds(wire.Explain, TOKENS, TOKENS, st.text(max_size=60)),
     st.builds(wire.Withdraw, TOKENS),
@@ -110,7 +110,7 @@ def test_a_word_that_is_cut_short_is_refused(word: Word, cut: int) -> None:
 
 def test_a_process_that_there_is_not_is_refused() -> None:
     with pytest.raises(wire.WireError, match="no process 13"):
-        wire.Packets(COUNT).unpack(wire.Packets(COUNT).pack(wire.Hello(13, 1)))
+        wire.Packets(COUNT).unpack(wire.Packets(COUNT).pack(wire.Hello(13)))
     too_many = wire.Packets(24).pack(wire.Begin(1, (20,)))
     with pytest.raises(wire.WireError):
         wire.Packets(17).unpack(too_many)
