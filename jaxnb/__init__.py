@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jaxnb._version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from jaxnb.arrays.gathered import GatheredArray
     from jaxnb.arrays.lost import PerProcess
@@ -61,6 +61,8 @@ def start(
     devices_per_process: int | None = None,
     platform: str = "auto",
     launcher: str | None = None,
+    hosts: str | Sequence[str] = (),
+    env: Sequence[str] = (),
     collectives: str = "gloo",
     compile_cache: str = "",
     bare: bool = False,
@@ -80,6 +82,10 @@ def start(
         devices_per_process: CPU devices of each process; 1 by default.
         platform: ``"auto"`` (GPUs where there are any), ``"cpu"`` or ``"gpu"``.
         launcher: How they are started; ``"fork"`` on Linux, ``"local"`` elsewhere.
+        hosts: The hosts to start them on over ssh, as ``"hostA,hostB:4"`` or a list, four processes
+            on the second; this host by default. See {doc}`clusters`.
+        env: Variables that processes on other hosts get beside ``JAX_…``, ``XLA_…`` and ``NCCL_…``,
+            each as ``NAME`` or ``NAME=VALUE``.
         collectives: The library of the CPU collectives: ``"gloo"``.
         compile_cache: A folder for compiled programs. The first process that needs a program
             compiles it and keeps it there; the others load it, and so do later groups. By default
@@ -111,6 +117,8 @@ def start(
         devices_per_process=devices_per_process,
         platform=platform,
         launcher=launcher,
+        hosts=hosts if isinstance(hosts, str) else ",".join(hosts),
+        env=tuple(env),
         collectives=collectives,
         compile_cache=os.fspath(compile_cache),
         bare=bare,

@@ -87,6 +87,8 @@ class StartOptions:
         devices_per_process: CPU devices of each process; None for 1. Not for GPUs.
         platform: ``"auto"``, ``"cpu"`` or ``"gpu"``.
         launcher: One of :data:`LAUNCHERS`; None for the best on this system.
+        hosts: Where they are started, as in ``"hostA,hostB:4"``; empty for this host.
+        env: Variables that processes on other hosts get, as ``NAME`` or ``NAME=VALUE``.
         collectives: The library of the CPU collectives.
         compile_cache: The folder in which compiled programs are kept; ``"off"`` to have each
             process compile by itself; empty for the user's cache.
@@ -101,6 +103,8 @@ class StartOptions:
     devices_per_process: int | None = None
     platform: str = "auto"
     launcher: str | None = None
+    hosts: str = ""
+    env: tuple[str, ...] = ()
     collectives: str = "gloo"
     compile_cache: str = ""
     bare: bool = False

@@ -126,6 +126,9 @@ def _add_run(run: Parser) -> None:
     add("-n", type=int, metavar="N", help="processes; default: one per GPU, else 4")
     add("--devices-per-process", type=int, metavar="D", help="CPU devices of each process")
     add("--platform", default="auto", choices=("auto", "cpu", "gpu"), help="default: auto")
+    add("--hosts", default="", metavar="HOSTS", help="hosts to run it on, over ssh")
+    add("--env", action="append", default=[], metavar="NAME=VALUE",
+        help="a variable for processes on other hosts")  # fmt: skip
     add(
         "--compile-cache",
         default="",
@@ -187,6 +190,8 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
             num_processes=asked.n,
             devices_per_process=asked.devices_per_process,
             platform=asked.platform,
+            hosts=asked.hosts,
+            env=tuple(asked.env),
             compile_cache=asked.compile_cache,
             check=asked.check,
             bare=True,

@@ -37,7 +37,7 @@ def command_line(module: str, *arguments: str) -> list[str]:
     return [sys.executable, *([] if is_checkout else ["-P"]), "-m", module, *arguments]
 
 
-LONGEST_NAME = 16
+LONGEST_NAME = 20
 """The sockets' names have so many characters at most; of a whole path the system takes 103 (macOS)
 or 107 (Linux), so that the folder's is not free to be long."""
 

@@ -90,6 +90,10 @@ class SpmdMagics(SessionMagics):
                help="auto, cpu or gpu (default: auto)"),
         option("--launcher", offers=LAUNCHERS,
                help=f"{' or '.join(LAUNCHERS)} (default: {default_launcher()})"),
+        option("--hosts", default="", metavar="HOSTS",
+               help="hosts to start them on over ssh, N on each (default: this host)"),
+        option("--env", action="append", default=[], metavar="NAME=VALUE",
+               help="a variable for processes on other hosts; may be repeated"),
         option("--collectives", default="gloo", offers=COLLECTIVES,
                help="gloo (the CPU's collectives)"),
         option("--compile-cache", default="", metavar="DIR|off",
@@ -112,7 +116,7 @@ class SpmdMagics(SessionMagics):
                 f"({self.session.state}). Nothing was started. Type `%spmd_stop` first, or "
                 "`%spmd_restart` for fresh processes."
             )
-        fields = {k: v for k, v in vars(asked).items() if k != "help"}
+        fields = {k: v for k, v in vars(asked).items() if k != "help"} | {"env": tuple(asked.env)}
         with ProgressDisplay(self.shell) as progress:
             from jaxnb.session import Session
 

@@ -316,8 +316,8 @@ class JoinRequest:
         platform: ``"cpu"`` or ``"gpu"``.
         devices_per_process: Number of CPU devices it makes; ignored on GPU.
         bind_host: The address that its collectives listen on.
-        socket_folder: Where its own sockets are; only this user can enter it. The one switch
-            between one host and several: without it, jaxnb's part listens on ``bind_host`` too.
+        socket_folder: The group's folder on its host, with all sockets of jaxnb's; only this user
+            can enter it.
         collectives: ``"gloo"`` or ``"mpi"``; the CPU's.
         programs_folder: Where compiled programs are kept; ``"off"``: each compiles alone.
         bare: Leave the namespace empty: no ``jax``, ``jnp`` … in it.

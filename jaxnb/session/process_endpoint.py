@@ -254,7 +254,6 @@ class Responder:
         )
         sentinel = Sentinel(
             self._kernel.session.key,
-            identity.bind_host,
             identity.socket_folder,
             index,
             partial(process_sentinel.call, process),

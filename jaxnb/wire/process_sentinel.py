@@ -95,7 +95,6 @@ class Sentinel:
 
     Args:
         key: The cluster's key.
-        host: The address to listen on, where there is no folder.
         folder: Where its socket is, which only this user can reach.
         process_index: This process.
         answer_call: Calls a function by its name, with arguments, and returns its answer; it must
@@ -109,7 +108,6 @@ class Sentinel:
     def __init__(
         self,
         key: bytes,
-        host: str,
         folder: str,
         process_index: int,
         answer_call: Callable[[str, Mapping[str, Any]], Any],
@@ -119,7 +117,8 @@ class Sentinel:
         self._session = Session(key=key)
         # Of its own: the kernel closes its context while this thread may still be asked.
         self._socket = zmq.Context().socket(zmq.ROUTER)
-        self.address = SentinelAddress(_bind(self._socket, host, folder), secrets.token_hex(16))
+        url = _bind(self._socket, folder, process_index)
+        self.address = SentinelAddress(url, secrets.token_hex(16))
         self.dropped = 0
         self._newest = -math.inf
         self._heard: dict[str, float] = {}
@@ -168,20 +167,18 @@ class Sentinel:
             del self._heard[oldest[0]]
 
 
-def _bind(listening: zmq.Socket[bytes], host: str, folder: str) -> str:
-    """Binds a socket; what waits in it is bounded, whoever sends.
+def _bind(listening: zmq.Socket[bytes], folder: str, process_index: int) -> str:
+    """Binds a socket in a folder; what waits in it is bounded, whoever sends.
 
     Returns:
-        Where it is to be reached.
+        Where it is to be reached; no other process of the group has that name, on any host.
     """
     listening.linger = 0
     listening.maxmsgsize = LARGEST_BYTES
     listening.rcvhwm = MOST_WAITING
-    if not folder:
-        return f"tcp://{host}:{listening.bind_to_random_port(f'tcp://{host}')}"
     # a second lock where this build of ZeroMQ has it; the folder's mode is the first
     with contextlib.suppress(zmq.ZMQError):
         listening.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
-    url = f"ipc://{folder}/sentinel-{os.getpid()}"
+    url = f"ipc://{folder}/sentinel-{process_index}-{os.getpid()}"
     listening.bind(url)
     return url
