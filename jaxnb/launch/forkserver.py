@@ -9,11 +9,15 @@ Commands (each answered by ``{"reply": id, ...}``):
     ``controller``: fork the ipyparallel controller; answers with its pid and, as a line, how to
         reach it.
     ``service``: fork JAX's coordination service; answers likewise.
+    ``door``: fork the tunnel's door; answers with its pid and, as a line, its port.
+    ``forwards``: fork the tunnel's other end; answers likewise. With a ``role``, ``"service
+        forwards"`` say, ``stop`` ends it by that name.
     ``engines``: fork engines; answers with their pids.
     ``signal``: send a signal to engines, named by process index; with ``interrupts``, send SIGINT
         to them and to what they started.
     ``look``: answer each engine's state as the operating system reports it.
-    ``facts``: answer which GPUs this host has, if asked, and how much memory is left.
+    ``facts``: answer which GPUs this host has, if asked, how much memory is left, and towards a
+        ``peer`` its address and network interface.
     ``stop``: end the children of the named roles, and kill those that are left after
         ``grace_seconds``; answers once all have ended.
     ``end``: end all descendants and this process; there is no answer.
@@ -360,8 +364,9 @@ class ForkServer(ForkLoop):
     def _do_helper(self, command: dict[str, Any]) -> None:
         """Forks a child that writes a line once it serves, with which the command is answered."""
         read_fd, write_fd = os.pipe()
-        arguments = {k: value for k, value in command.items() if k not in ("op", "id")}
-        child = self._fork(command["op"], 0, {**arguments, "ready_fd": write_fd})
+        arguments = {k: value for k, value in command.items() if k not in ("op", "id", "role")}
+        role = command.get("role", command["op"])
+        child = self._fork(role, 0, {**arguments, "ready_fd": write_fd})
         os.close(write_fd)
         child.reply_to = command["id"]
         received = bytearray()
@@ -380,7 +385,7 @@ class ForkServer(ForkLoop):
 
         self._listen(read_fd, on_readable)
 
-    _do_controller = _do_service = _do_helper
+    _do_controller = _do_service = _do_door = _do_forwards = _do_helper
 
     def _do_engines(self, command: dict[str, Any]) -> None:
         starts = command["starts"]
@@ -408,7 +413,9 @@ class ForkServer(ForkLoop):
     def _do_facts(self, command: dict[str, Any]) -> None:
         environment = command["environment"]
         gpus = host.visible_gpus(environment) if command["gpus"] else ()
-        self._emit(reply=command["id"], gpus=gpus, available_bytes=host.available_bytes())
+        network = host.network_towards(peer) if (peer := command.get("peer")) else {}
+        free = host.available_bytes()
+        self._emit(reply=command["id"], gpus=gpus, available_bytes=free, **network)
 
     def _do_stop(self, command: dict[str, Any]) -> None:
         roles = set(command["roles"])

@@ -1,9 +1,10 @@
-"""This host: its GPUs and memory, and what is stopped on it."""
+"""This host: its GPUs, memory and network, and what is stopped on it."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -123,6 +124,33 @@ def _address_space_room() -> list[int]:
     if limit == resource.RLIM_INFINITY:
         return []
     return [limit - psutil.Process(os.getpid()).memory_info().vms]
+
+
+def network_towards(peer: str) -> dict[str, str]:
+    """Returns by which ``address`` and ``interface`` this host reaches another; sends nothing.
+
+    Args:
+        peer: The other's address or name, of either family. For this host's own, that is returned.
+
+    Returns:
+        An empty interface for an address that no interface has: one of the loopback network, say.
+
+    Raises:
+        OSError: There is no route, or no such name.
+    """
+    family, *_, where = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(where)  # of a datagram's socket: the system looks up the route, no more
+        address, _, *scope = probe.getsockname()
+    if scope and scope[1]:  # valid on one link, which its number names
+        interface = socket.if_indextoname(scope[1])
+        return {"address": f"{address}%{interface}", "interface": interface}
+    found = (
+        name
+        for name, addresses in psutil.net_if_addrs().items()
+        if any(each.address == address for each in addresses)
+    )
+    return {"address": address, "interface": next(found, "")}
 
 
 _STATES = {
