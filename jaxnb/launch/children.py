@@ -1,4 +1,4 @@
-"""What the fork server's children share and become: controller, service, or engine of the group.
+"""What the fork server's children share and become: helpers and engines of the group.
 
 Where forking is not to be had, a child runs this module as a program.
 """
@@ -48,7 +48,8 @@ def run(role: str, arguments: Mapping[str, Any]) -> None:
     """Becomes a child until it is told to stop.
 
     Args:
-        role: ``"controller"``, ``"service"`` or ``"engine"``.
+        role: ``"controller"``, ``"service"``, ``"door"``, ``"engine"``; ``"forwards"``, also after
+            another word.
         arguments: What it needs, as plain data.
     """
     if role == "controller":
@@ -59,6 +60,14 @@ def run(role: str, arguments: Mapping[str, Any]) -> None:
         from jaxnb.launch import process_join
 
         process_join.serve(**arguments)
+    elif role == "door":
+        from jaxnb.launch import tunnel
+
+        tunnel.door(**arguments)
+    elif role.endswith("forwards"):
+        from jaxnb.launch import tunnel
+
+        tunnel.forwards(**arguments)
     else:
         _run_engine(**arguments)
 

@@ -136,7 +136,7 @@ class Death:
     """A process of the group, or one that serves it, that ended without being told to.
 
     Attributes:
-        role: ``"engine"``, ``"controller"``, ``"service"`` or ``"fork server"``.
+        role: ``"engine"``, ``"fork server"``, or a helper's: see :mod:`jaxnb.launch.children`.
         index: The process index, for an engine.
         pid: Its process id.
         status: Exit status; negative for a signal; None if unknown.
@@ -201,7 +201,8 @@ def describe_death(death: Death, num_processes: int) -> str:
         "controller": "The ipyparallel controller",
         "service": "JAX's coordination service",
         "fork server": "The fork server",
-    }[death.role]
+        "door": "The tunnel from other hosts",
+    }.get(death.role, "The tunnel to other hosts")
     return f"{who} (pid {death.pid}) {describe_status(death.status)}"
 
 

@@ -1,4 +1,4 @@
-"""This host: what it has, and what processes on it do."""
+"""This host: what it has, its network, and what processes on it do."""
 
 from __future__ import annotations
 
@@ -68,12 +68,13 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 
 
-def facts(folder: str, environment: dict[str, str] | None) -> HostFacts:
+def facts(folder: str, environment: dict[str, str] | None, peer: str | None = None) -> HostFacts:
     """Returns what there is on this host; no package is imported.
 
     Args:
         folder: The group's folder here.
         environment: What decides which GPUs are visible; None if nobody needs to know.
+        peer: Another host, towards which address and network interface are wanted.
     """
     return HostFacts(
         host=socket.gethostname(),
@@ -85,6 +86,7 @@ def facts(folder: str, environment: dict[str, str] | None) -> HostFacts:
         cores=os.cpu_count() or 1,
         gpus=() if environment is None else visible_gpus(environment),
         available_bytes=available_bytes(),
+        **(network_towards(peer) if peer else {}),
     )
 
 
@@ -156,6 +158,33 @@ def _address_space_room() -> list[int]:
     if limit == resource.RLIM_INFINITY:
         return []
     return [limit - psutil.Process(os.getpid()).memory_info().vms]
+
+
+def network_towards(peer: str) -> dict[str, str]:
+    """Returns by which ``address`` and ``interface`` this host reaches another; sends nothing.
+
+    Args:
+        peer: The other's address or name, of either family. For this host's own, that is returned.
+
+    Returns:
+        An empty interface for an address that no interface has: one of the loopback network, say.
+
+    Raises:
+        OSError: There is no route, or no such name.
+    """
+    family, *_, where = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(where)  # of a datagram's socket: the system looks up the route, no more
+        address, _, *scope = probe.getsockname()
+    if scope and scope[1]:  # valid on one link, which its number names
+        interface = socket.if_indextoname(scope[1])
+        return {"address": f"{address}%{interface}", "interface": interface}
+    found = (
+        name
+        for name, addresses in psutil.net_if_addrs().items()
+        if any(each.address == address for each in addresses)
+    )
+    return {"address": address, "interface": next(found, "")}
 
 
 _STATES = {

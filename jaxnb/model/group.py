@@ -225,6 +225,8 @@ class HostFacts:
         gpus: The GPUs that may be used, as ``CUDA_VISIBLE_DEVICES`` names them; empty if nobody
             needed to know.
         available_bytes: How much memory it has left.
+        address: By which it reaches another host; empty if nobody needed to know.
+        interface: The network interface of that address; empty if it has none.
     """
 
     host: str
@@ -236,6 +238,8 @@ class HostFacts:
     cores: int
     gpus: tuple[str, ...]
     available_bytes: int
+    address: str = ""
+    interface: str = ""
 
 
 @dataclass(frozen=True)

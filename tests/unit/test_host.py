@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,17 @@ from jaxnb.recovery.messages import MOST_NAMED, Lost, Recovered
 from jaxnb.session.reasons import silent_text
 from jaxnb.session.starting import WAITING, untold
 from support.memory_group import memory_group
+
+# ---------------------------------------------------------------------- network
+
+
+@pytest.mark.parametrize("own", ["127.0.0.1", *(["::1"] if socket.has_dualstack_ipv6() else [])])
+def test_the_address_towards_a_host_is_that_of_the_route(own: str) -> None:
+    interfaces = psutil.net_if_addrs()
+    found = host.network_towards(own)
+    assert found["address"] == own
+    assert own in {each.address for each in interfaces[found["interface"]]}
+
 
 # ---------------------------------------------------------------------- memory
 
