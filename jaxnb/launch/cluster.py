@@ -8,16 +8,18 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.deaths import Death
 from jaxnb.launch.forkclient import take
-from jaxnb.launch.host import stopped_text
+from jaxnb.launch.host import Look, stopped_text
 from jaxnb.model.cells import JoinRequest
+from jaxnb.model.group import HostFacts
 
 LOOPBACK = "127.0.0.1"
 
@@ -28,6 +30,9 @@ FORK_SECONDS = 60.0
 ANSWER_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 """So long its answers may take: to fork processes, to signal them, and to say what they do."""
+
+SCRATCH_SECONDS = 60.0
+"""So long it may take to remove variables from memory or the disk."""
 
 STOP_GRACE_SECONDS = 2.0
 """So long processes may take to end after SIGTERM; at the group's end, half of that."""
@@ -59,26 +64,27 @@ class ProcessGroup:
         self._connection_info = self.service_address = ""
         self._generation = 0
         self._helpers: dict[str, int] = {}
-        self.pids: list[int] = []
+        self.pids: dict[int, int] = {}
         self.identities: dict[int, str] = {}
         self._fork_server = take(launcher, self._on_fork_event)
         self.directory = self._fork_server.directory
 
     # ------------------------------------------------------------------ its host
 
-    def available_bytes(self) -> int:
-        """Returns how much memory the host of the processes has left."""
-        return int(self._facts(gpus=False)["available_bytes"])
+    def facts(self, *, gpus: bool) -> tuple[HostFacts, ...]:
+        """Returns what there is on each host of the group.
 
-    def gpus(self) -> tuple[str, ...]:
-        """Returns the GPUs of the host, as ``CUDA_VISIBLE_DEVICES`` of now names them."""
-        return tuple(self._facts(gpus=True)["gpus"])
+        Args:
+            gpus: Ask for GPUs too, as ``CUDA_VISIBLE_DEVICES`` of now names them.
 
-    def _facts(self, *, gpus: bool) -> dict[str, Any]:
+        Raises:
+            StartError: A host gave no answer.
+        """
         try:
-            return self._ask("facts", FACTS_SECONDS, gpus=gpus, environment=dict(os.environ))
+            answer = self._ask("facts", FACTS_SECONDS, gpus=gpus, environment=dict(os.environ))
         except SessionBrokenError as error:
             raise StartError(str(error)) from None
+        return tuple(HostFacts(**{**each, "gpus": (*each["gpus"],)}) for each in answer["facts"])
 
     def _ask(self, op: str, seconds: float = ANSWER_SECONDS, **arguments: Any) -> dict[str, Any]:
         """Asks the fork server, and waits for its answer.
@@ -146,7 +152,7 @@ class ProcessGroup:
             }
             for join in joins
         ]
-        self.pids = self._ask("engines", FORK_SECONDS, starts=starts)["pids"]
+        self.pids = dict(self._ask("engines", FORK_SECONDS, starts=starts)["pids"])
 
     # ------------------------------------------------------------------ signals and ends
 
@@ -158,18 +164,19 @@ class ProcessGroup:
         """Sends a signal to processes; those that have ended are left out."""
         self._ask("signal", processes=process_indices, signal=int(sig))
 
-    def look(self) -> dict[int, str]:
-        """Returns what each living process does: ``"computing"``, ``"waiting"``, ``"stopped"``."""
+    def look(self) -> dict[int, Look]:
+        """Returns what each living process does."""
         try:
-            return dict(self._ask("look", LOOK_SECONDS)["states"])
+            looks = self._ask("look", LOOK_SECONDS)["looks"]
         except SessionBrokenError:  # all have ended with the fork server, or it is stopped itself
             return {}
+        return {index: Look(*look) for index, look in looks}
 
     def stopped(self, process_indices: Iterable[int]) -> dict[int, int]:
         """Returns those of the processes that are stopped, by SIGSTOP say, with their ids."""
-        pids = dict(enumerate(self.pids))  # none while they are being replaced
-        states = self.look()
-        return {i: pids[i] for i in process_indices if i in pids and states.get(i) == "stopped"}
+        stopped = {index for index, look in self.look().items() if look.state == "stopped"}
+        pids = self.pids  # none while they are being replaced
+        return {i: pids[i] for i in process_indices if i in stopped and i in pids}
 
     def stopped_text(self, process_indices: Iterable[int]) -> str:
         """Returns which of the processes are stopped, in words; empty if none is."""
@@ -182,7 +189,7 @@ class ProcessGroup:
         # Not before: XLA aborts every process that loses the service, and their exit handlers
         # would not run.
         self._stop("service", 0)
-        self.pids = []
+        self.pids = {}
 
     def _stop(self, role: str, grace_seconds: float) -> None:
         seconds = ANSWER_SECONDS + grace_seconds
@@ -208,12 +215,48 @@ class ProcessGroup:
         """Returns the processes that serve the group: what they are to their process ids."""
         return {**self._helpers, "fork server": self._fork_server.pid}
 
+    # ------------------------------------------------------------------ variables on their way
+
+    def make_scratch(self, sizes: Mapping[int, int]) -> dict[int, Path]:
+        """Makes a folder on each host for the variables of its processes.
+
+        It is removed by :meth:`end_scratch`, by another call of this, when the group is closed
+        before :meth:`complete_scratch`, and in any case when this process ends.
+
+        Args:
+            sizes: Process index to the size of its variables.
+
+        Returns:
+            Process index to the folder on its host.
+
+        Raises:
+            NotEnoughMemoryError: A host has no room for them.
+        """
+        folders = self._ask("scratch", sizes=[*sizes.items()])["folders"]
+        return {index: Path(folder) for index, folder in folders}
+
+    def complete_scratch(self, name: str, text: str) -> None:
+        """Writes a last file into each folder; to close the group leaves them from now on.
+
+        Raises:
+            NotEnoughMemoryError: A host has no room for it.
+        """
+        self._ask("scratch_complete", name=name, text=text)
+
+    def hold_scratch(self, folders: Mapping[int, Path]) -> None:
+        """Takes over complete folders from a group before this one."""
+        self._ask("scratch_hold", folders=[(i, str(folder)) for i, folder in folders.items()])
+
+    def end_scratch(self, *, keeps: bool) -> None:
+        """Removes the folders, or leaves them for good if they are complete."""
+        self._ask("scratch_end", SCRATCH_SECONDS, keeps=keeps)
+
     # ------------------------------------------------------------------ deaths
 
     def _on_fork_event(self, event: dict[str, Any]) -> None:
         kind = event.pop("event")
         if kind == "text":
-            if event["pid"] in self.pids:
+            if self.pids.get(event["index"]) == event["pid"]:
                 self._on_text(event["index"], event["text"])
         elif not self._stopping.is_set():
             if kind == "ended":

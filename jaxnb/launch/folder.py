@@ -74,13 +74,17 @@ def make_folder() -> str:
     )
 
 
-def mark(folder: str | Path) -> None:
-    """Writes into a folder that it is of use for as long as this process lives, and no longer.
+def mark(folder: str | Path, owner_pid: int | None = None) -> None:
+    """Writes into a folder that it is of use for as long as a process lives, and no longer.
 
     `jaxnb clean` removes folders with this mark only. It names the folder too: a copy of it that a
     user makes is the user's.
+
+    Args:
+        folder: The folder.
+        owner_pid: The process; by default this one.
     """
-    pid = os.getpid()
+    pid = os.getpid() if owner_pid is None else owner_pid
     with open(os.path.join(folder, OWNER), "xb", opener=for_this_user) as file:
         file.write(
             os.fsencode(f"{pid} {_started(pid)} {pids_of('self')} {os.path.realpath(folder)}")
@@ -125,6 +129,14 @@ def _started(pid: int) -> str:
 def for_this_user(path: str, flags: int) -> int:
     """Opens a file that only this user can read, whatever the umask: an opener for :func:`open`."""
     return os.open(path, flags, 0o600)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes a new file, readable by this user only, and waits until it is on the disk."""
+    with open(path, "x", encoding="utf-8", opener=for_this_user) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def parent_folders() -> Iterator[str]:

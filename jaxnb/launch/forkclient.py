@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from jaxnb.errors import SessionBrokenError, StartError
+from jaxnb.errors import NotEnoughMemoryError, SessionBrokenError, StartError
 from jaxnb.launch.folder import command_line, for_this_user, make_folder
 
 EventHandler = Callable[[dict[str, Any]], None]
@@ -95,7 +95,8 @@ class ForkServerClient:
 
         Returns:
             A future of its answer; it fails with a :class:`StartError` if the server says
-            that the command failed, with a :class:`SessionBrokenError` if the server ends.
+            that the command failed, with a :class:`NotEnoughMemoryError` if it says that there is
+            no room, with a :class:`SessionBrokenError` if the server ends.
         """
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # the server carries it out: too late to cancel
@@ -155,6 +156,8 @@ class ForkServerClient:
             future, read = self._pending.pop(message["reply"])
         if "error" in message:
             future.set_exception(StartError(message["error"]))
+        elif "refused" in message:
+            future.set_exception(NotEnoughMemoryError(message["refused"]))
         else:
             future.set_result(read(message))
 

@@ -5,15 +5,20 @@ commands from its standard input and writes events to its standard output, one J
 It has one thread and starts no backend, so forking is safe at any time. With the launcher
 ``local`` it imports nothing, and its children become programs that do so themselves.
 
-Commands (each answered by ``{"reply": id, ...}``):
+Commands (each answered by ``{"reply": id, ...}``, with ``error`` if it failed, with ``refused`` if
+there is no room for it):
     ``controller``: fork the ipyparallel controller; answers with its pid and, as a line, how to
         reach it.
     ``service``: fork JAX's coordination service; answers likewise.
-    ``engines``: fork engines; answers with their pids.
+    ``engines``: fork engines; answers with their pids, by process index.
     ``signal``: send a signal to engines, named by process index; with ``interrupts``, send SIGINT
         to them and to what they started.
-    ``look``: answer each engine's state as the operating system reports it.
-    ``facts``: answer which GPUs this host has, if asked, and how much memory is left.
+    ``look``: answer each engine's state and processor time as the operating system reports them, by
+        process index.
+    ``facts``: answer what this host has: see :class:`~jaxnb.model.group.HostFacts`.
+    ``scratch``: make the folder for variables on their way to the next engines; answers with its
+        path, by process index. ``scratch_complete`` writes a last file into it, ``scratch_hold``
+        takes over one of an earlier server, and ``scratch_end`` removes it, or leaves it for good.
     ``stop``: end the children of the named roles, and kill those that are left after
         ``grace_seconds``; answers once all have ended.
     ``end``: end all descendants and this process; there is no answer.
@@ -26,7 +31,6 @@ When the owner ends, in whatever way, it ends all its descendants and itself.
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import gc
 import json
@@ -39,54 +43,20 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from typing import Any, NoReturn
 
 import psutil
 
+from jaxnb.errors import NotEnoughMemoryError
 from jaxnb.launch import host, lifeline
-from jaxnb.launch.deaths import ChatterFilter, DumpFilter, oom_kills, undated
+from jaxnb.launch.child import TAIL_BYTES, Child
+from jaxnb.launch.deaths import oom_kills, undated
 from jaxnb.launch.folder import command_line
-
-TAIL_BYTES = 16 << 10
-"""How much of what a child wrote last is kept, to be shown when it dies."""
-
-LAST_WORDS_SECONDS = 30.0
-"""Output older than this, when more output or the death comes, says nothing about the death. XLA
-aborts 20 s after it has warned of a collective that does not end."""
+from jaxnb.launch.scratch import Scratch
 
 PARTIAL_SECONDS = 0.2
 """The beginning of a line is handed on if the rest has not come by then."""
-
-_decoder = codecs.getincrementaldecoder("utf-8")
-
-
-@dataclass
-class Child:
-    """A forked process."""
-
-    pid: int
-    role: str
-    index: int
-    output_fd: int
-    tail: bytearray = field(default_factory=bytearray)
-    wrote_at: float = -math.inf
-    decoder: codecs.IncrementalDecoder = field(default_factory=lambda: _decoder("replace"))
-    chatter: ChatterFilter = field(default_factory=ChatterFilter)
-    dump: DumpFilter = field(default_factory=DumpFilter)
-    flush_at: float = math.inf
-    reply_to: int | None = None
-    told_to_stop: bool = False
-
-    def last_words(self) -> str:
-        """Returns what it wrote last if that was recent; older text is discarded."""
-        self.forget_old_words()
-        return self.tail.decode("utf-8", "replace")
-
-    def forget_old_words(self) -> None:
-        """Discards what it wrote last, unless that was recent."""
-        if time.monotonic() - self.wrote_at > LAST_WORDS_SECONDS:
-            self.tail.clear()
 
 
 class ForkLoop:
@@ -95,12 +65,14 @@ class ForkLoop:
     Args:
         event_fd: Where events and answers are written.
         cluster_dir: The cluster's folder, removed at the end.
+        scratch: The folder for variables on their way.
         spawns: Children become programs of their own.
     """
 
-    def __init__(self, event_fd: int, cluster_dir: str, *, spawns: bool) -> None:
+    def __init__(self, event_fd: int, cluster_dir: str, scratch: Scratch, *, spawns: bool) -> None:
         self._event_fd = event_fd
         self._cluster_dir = cluster_dir
+        self._scratch = scratch
         self._spawns = spawns
         self._pid = os.getpid()
         self._children: dict[int, Child] = {}
@@ -263,8 +235,12 @@ class ForkLoop:
                     with contextlib.suppress(psutil.NoSuchProcess):
                         member.kill()
 
-    def _end(self) -> None:
-        """Ends every descendant, removes the cluster's folder, and ends this process."""
+    def _end(self, *, keeps_variables: bool = False) -> None:
+        """Ends every descendant, removes the cluster's folder, and ends this process.
+
+        Args:
+            keeps_variables: Somebody lives who knows where they are, if all are there.
+        """
         signal.set_wakeup_fd(-1)
         # New orphans arrive as their parents die, so again until none is left.
         while descendants := psutil.Process().children(recursive=True):
@@ -274,6 +250,7 @@ class ForkLoop:
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, 0)[0]:
                     pass
+        self._scratch.end(keeps=keeps_variables)
         shutil.rmtree(self._cluster_dir, ignore_errors=True)
         os._exit(0)
 
@@ -284,7 +261,7 @@ class ForkServer(ForkLoop):
     def __init__(
         self, command_fd: int, event_fd: int, owner_pid: int, cluster_dir: str, *, spawns: bool
     ) -> None:
-        super().__init__(event_fd, cluster_dir, spawns=spawns)
+        super().__init__(event_fd, cluster_dir, Scratch(owner_pid), spawns=spawns)
         self._command_fd = command_fd
         self._buffer = b""
         self._imported = False
@@ -294,7 +271,7 @@ class ForkServer(ForkLoop):
         signal.set_wakeup_fd(self._wake_fds[1], warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, lambda *_: self._end())
+        signal.signal(signal.SIGTERM, lambda *_: self._end(keeps_variables=True))
         self._listen(self._wake_fds[0], self._on_child_signal)
         self._owner_fd = lifeline.open_process(owner_pid)
         if self._owner_fd is not None:
@@ -354,6 +331,8 @@ class ForkServer(ForkLoop):
     def _execute(self, command: dict[str, Any]) -> None:
         try:
             getattr(self, f"_do_{command['op']}")(command)
+        except NotEnoughMemoryError as error:
+            self._emit(reply=command["id"], refused=str(error))
         except Exception:
             self._emit(reply=command["id"], error=traceback.format_exc())
 
@@ -385,7 +364,7 @@ class ForkServer(ForkLoop):
     def _do_engines(self, command: dict[str, Any]) -> None:
         starts = command["starts"]
         engines = [self._fork("engine", each["join"]["process_index"], each) for each in starts]
-        self._emit(reply=command["id"], pids=[each.pid for each in engines])
+        self._emit(reply=command["id"], pids=[(each.index, each.pid) for each in engines])
 
     def _do_signal(self, command: dict[str, Any]) -> None:
         for engine in self._engines():
@@ -402,13 +381,30 @@ class ForkServer(ForkLoop):
         return [child for child in self._children.values() if child.role == "engine"]
 
     def _do_look(self, command: dict[str, Any]) -> None:
-        states = [(engine.index, host.state(engine.pid)) for engine in self._engines()]
-        self._emit(reply=command["id"], states=states)
+        looks = [(engine.index, host.look(engine.pid)) for engine in self._engines()]
+        self._emit(reply=command["id"], looks=looks)
 
     def _do_facts(self, command: dict[str, Any]) -> None:
-        environment = command["environment"]
-        gpus = host.visible_gpus(environment) if command["gpus"] else ()
-        self._emit(reply=command["id"], gpus=gpus, available_bytes=host.available_bytes())
+        environment = command["environment"] if command["gpus"] else None
+        found = host.facts(self._cluster_dir, environment)
+        self._emit(reply=command["id"], facts=[asdict(found)])
+
+    def _do_scratch(self, command: dict[str, Any]) -> None:
+        sizes = dict(command["sizes"])
+        folder = self._scratch.make(sum(sizes.values()))
+        self._emit(reply=command["id"], folders=[(index, folder) for index in sizes])
+
+    def _do_scratch_complete(self, command: dict[str, Any]) -> None:
+        self._scratch.complete(command["name"], command["text"])
+        self._emit(reply=command["id"])
+
+    def _do_scratch_hold(self, command: dict[str, Any]) -> None:
+        self._scratch.hold(command["folders"][0][1])
+        self._emit(reply=command["id"])
+
+    def _do_scratch_end(self, command: dict[str, Any]) -> None:
+        self._scratch.end(keeps=command["keeps"])
+        self._emit(reply=command["id"])
 
     def _do_stop(self, command: dict[str, Any]) -> None:
         roles = set(command["roles"])
@@ -425,7 +421,7 @@ class ForkServer(ForkLoop):
         self._answer_stops()
 
     def _do_end(self, command: dict[str, Any]) -> None:
-        self._end()
+        self._end(keeps_variables=True)
 
     # ------------------------------------------------------------------ children
 

@@ -1,18 +1,24 @@
-"""This host: its GPUs and memory, and what is stopped on it."""
+"""This host: what it has, and what processes on it do."""
 
 from __future__ import annotations
 
 import os
+import platform
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
+from jaxnb._version import __version__
 from jaxnb.labels import processes_label
+from jaxnb.model.group import HostFacts
 
 # A notebook that has touched CUDA cannot hand it to forked processes, so neither CUDA nor jax
 # is asked here.
@@ -60,6 +66,33 @@ def _present_gpus(path: str | None) -> tuple[str, ...]:
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
+
+
+def facts(folder: str, environment: dict[str, str] | None) -> HostFacts:
+    """Returns what there is on this host; no package is imported.
+
+    Args:
+        folder: The group's folder here.
+        environment: What decides which GPUs are visible; None if nobody needs to know.
+    """
+    return HostFacts(
+        host=socket.gethostname(),
+        folder=folder,
+        directory=os.getcwd(),
+        python=platform.python_version(),
+        jax=_version("jax"),
+        jaxnb=__version__,
+        cores=os.cpu_count() or 1,
+        gpus=() if environment is None else visible_gpus(environment),
+        available_bytes=available_bytes(),
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # it is imported from where nobody has installed it
+        return ""
 
 
 def available_bytes() -> int:
@@ -133,13 +166,27 @@ _STATES = {
 """The kernel's words for what a process does, where ours say more."""
 
 
-def state(pid: int) -> str:
-    """Returns what a process does: ``"computing"``, ``"waiting"``, ``"stopped"`` or ``"dead"``."""
+class Look(NamedTuple):
+    """What a process does now.
+
+    Attributes:
+        state: ``"computing"``, ``"waiting"``, ``"stopped"`` or ``"dead"``.
+        cpu_seconds: The processor time that it has used so far.
+    """
+
+    state: str
+    cpu_seconds: float
+
+
+def look(pid: int) -> Look:
+    """Returns what a process of this host does."""
     try:
-        status = psutil.Process(pid).status()
+        process = psutil.Process(pid)
+        with process.oneshot():
+            status, times = process.status(), process.cpu_times()
     except psutil.NoSuchProcess:
-        return psutil.STATUS_DEAD
-    return _STATES.get(status, status)
+        return Look(psutil.STATUS_DEAD, 0.0)
+    return Look(_STATES.get(status, status), times.user + times.system)
 
 
 def stopped_text(stopped: Mapping[int, int]) -> str:

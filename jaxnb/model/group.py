@@ -211,6 +211,34 @@ class DeviceInfo:
 
 
 @dataclass(frozen=True)
+class HostFacts:
+    """What there is on a host, as the fork server on it reports before it imports anything.
+
+    Attributes:
+        host: Its name.
+        folder: The group's folder there.
+        directory: The fork server's working directory.
+        python: The version of Python.
+        jax: That of JAX; empty if it is not known before it is imported.
+        jaxnb: That of jaxnb.
+        cores: How many processors it has.
+        gpus: The GPUs that may be used, as ``CUDA_VISIBLE_DEVICES`` names them; empty if nobody
+            needed to know.
+        available_bytes: How much memory it has left.
+    """
+
+    host: str
+    folder: str
+    directory: str
+    python: str
+    jax: str
+    jaxnb: str
+    cores: int
+    gpus: tuple[str, ...]
+    available_bytes: int
+
+
+@dataclass(frozen=True)
 class ProcessReport:
     """What one process sees once it has joined: its answer to the check at the start.
 

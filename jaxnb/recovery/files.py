@@ -7,9 +7,7 @@ import json
 import mmap
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +16,7 @@ import xxhash
 
 from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.labels import format_bytes
-from jaxnb.launch.folder import for_this_user, mark
-from jaxnb.launch.host import available_bytes
+from jaxnb.launch.folder import for_this_user
 from jaxnb.recovery.fit_to_size import SavedArray
 
 # Buffers begin where a cache line does, so that JAX's CPU backend takes them as they are.
@@ -181,54 +178,6 @@ def _arrays(header: Mapping[str, Any]) -> tuple[SavedArray, ...]:
 
 MANIFEST = "variables.json"
 """What tells of the files in a directory, for people too."""
-
-
-@contextmanager
-def scratch_folder(nbytes: int) -> Iterator[Path]:
-    """Yields a directory for variables on their way: in memory, where the system has that.
-
-    It is removed if what is done with it succeeds, or has not come as far as its manifest. Else it
-    is left, and a note says where it is.
-
-    Args:
-        nbytes: Their size.
-
-    Raises:
-        NotEnoughMemoryError: There is no room for them.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="jaxnb-", dir=_with_room(nbytes)))
-    try:
-        mark(folder)
-        yield folder
-    except BaseException as error:
-        if not folder.is_dir():  # somebody has removed it
-            error.add_note(f"{folder}, which had the variables, has been removed meanwhile.")
-        elif not (folder / MANIFEST).exists():  # the variables are where they were
-            shutil.rmtree(folder, ignore_errors=True)
-        elif str(folder) not in str(error):  # which tells of it else
-            error.add_note(
-                f"The variables are in {folder}: in a group of this size (`%spmd_start`, unless "
-                f"there still is one), `%spmd_load {folder}` binds them. Then remove it."
-            )
-        raise
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _with_room(nbytes: int) -> Path:
-    """Returns where there is room for a second copy of variables: in memory, or on the disk."""
-    memory, disk = Path("/dev/shm"), Path(tempfile.gettempdir())
-    rooms = {disk: shutil.disk_usage(disk).free}
-    if os.access(memory, os.W_OK):
-        rooms = {memory: min(shutil.disk_usage(memory).free, available_bytes())} | rooms
-    for place, room in rooms.items():
-        if nbytes < room:
-            return place
-    told = ", ".join(f"{format_bytes(room)} in {place}" for place, room in rooms.items())
-    raise NotEnoughMemoryError(
-        f"The variables of all processes take {format_bytes(nbytes)}, and there is no room for a "
-        f"second copy: {told}. Nothing was changed. Delete some, or save what you need to a "
-        "larger disk: `%spmd_save DIR NAMES`."
-    )
 
 
 def target_of(folder: str, *, overwrite: bool) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,14 +15,16 @@ from jaxnb.display.card import Card
 from jaxnb.errors import JaxnbError, RecoveryInterrupted, UsageError
 from jaxnb.labels import capitalized, format_bytes, format_seconds, plural, processes_label
 from jaxnb.launch.card_group import group_card
+from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.lockstep.provenance import names_text
 from jaxnb.model.cells import CallRequest
 from jaxnb.model.dispatches import Difference
 from jaxnb.model.group import GroupInfo, SentinelFault
 from jaxnb.recovery import messages
-from jaxnb.recovery.files import MANIFEST, arrays_in, scratch_folder
+from jaxnb.recovery.files import arrays_in
 from jaxnb.recovery.fit_to_size import Facts, MisfitError, lost_here, require_all_fit, resized_notes
 from jaxnb.recovery.saving import PACK_SECONDS, Saver, Told, common, differing
+from jaxnb.recovery.scratch import scratch
 from jaxnb.wire.asking import Channel
 from jaxnb.wire.messages import Exchange
 from jaxnb.wire.sentinels import Sentinels
@@ -154,14 +156,18 @@ class Carrier:
                 return Packed(answers, given_up)
             gone |= now_gone  # those lost meanwhile held parts of arrays too: pack again
 
-    def write(self, packed: Packed, folder: Path) -> dict[int, messages.StateFile]:
+    def write(self, packed: Packed, folders: Mapping[int, Path]) -> dict[int, messages.StateFile]:
         """Has the processes write what they have packed.
+
+        Args:
+            packed: What they have packed.
+            folders: Process index to the directory that it writes to.
 
         Raises:
             JaxnbError: One could not, or has died; nothing else has changed.
         """
         given_up: dict[int, str] = {}
-        told = {"folder": str(folder)}
+        told = {"folders": [(i, str(folder)) for i, folder in folders.items()]}
         answers = self._until_all(packed.processes, "write", told, given_up)
         if missing := packed.processes.keys() - answers.keys():
             ended = ((i, given_up.get(i, "has died")) for i in sorted(missing))
@@ -269,6 +275,7 @@ class Recovery:
     are in files, and the error has a note that says where.
 
     Attributes:
+        cluster: Returns the current group's processes, for the system.
         carrier: Has the processes of the old group pack what they have.
         channel: Opens a channel to the current group; the event ends the conversation once it is
             set.
@@ -281,6 +288,7 @@ class Recovery:
         size: The processes of the new group and the devices of each, if it is of another size.
     """
 
+    cluster: Callable[[], ProcessGroup]
     carrier: Carrier
     channel: Callable[[threading.Event], Channel]
     group: Callable[[], GroupInfo]
@@ -306,31 +314,36 @@ class Recovery:
             self.progress("packing", "the variables")
             packed = self.carrier.pack()
             self._require_all(packed)
-        with scratch_folder(packed.nbytes) as folder:
-            with self._dropped_if_it_fails(folder):
-                files = self.carrier.write(packed, folder)
+        sizes = dict.fromkeys((each.process_index for each in self.group().processes), 0)
+        sizes |= {i: measured.nbytes for i, measured in packed.processes.items()}
+        with scratch(self.cluster, sizes) as room:
+            with self._dropped_if_it_fails():
+                files = self.carrier.write(packed, room.folders)
+                paths = {i: room.folders[i] / file.name for i, file in files.items()}
+                self._require_fit(paths.values())
                 saver = Saver(self.channel(self.interrupted), self.group())
-                told = saver.write_manifest(folder, packed.processes, files)
-                self._require_fit(folder, files)
+                manifest, told = saver.manifest(packed.processes, files)
+                room.complete(manifest)
             self.replace_all()
+            room.hold()
             was_interrupted = self.interrupted.is_set()
             self.interrupted.clear()
             try:
                 found = self._in_new_group(
-                    folder, packed, files, told, saver.facts, apart, unended, started
+                    paths, packed, told, saver.facts, apart, unended, started
                 )
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(
                     "Interrupted while the new processes took the variables over: using one that "
                     "is missing raises an error. All are in "
-                    f"{folder}: `%spmd_load {folder}` binds them. Then remove the folder."
+                    f"{room.first}: `%spmd_load {room.first}` binds them. Then remove the folder."
                 ) from None
             except JaxnbError as error:
                 reason = str(error).partition(" Type `%")[0]
                 raise JaxnbError(
                     f"The new processes could not take the variables. {reason} Those of all "
-                    f"processes are in {folder}. Type `%spmd_restart`, then `%spmd_load {folder}`; "
-                    "then remove the folder."
+                    f"processes are in {room.first}. Type `%spmd_restart`, then `%spmd_load "
+                    f"{room.first}`; then remove the folder."
                 ) from error
         if was_interrupted:
             raise RecoveryInterrupted(found)
@@ -349,12 +362,12 @@ class Recovery:
                 "were packed. Nothing has changed. Type `%spmd_recover` first."
             )
 
-    def _require_fit(self, folder: Path, files: Mapping[int, messages.StateFile]) -> None:
+    def _require_fit(self, paths: Iterable[Path]) -> None:
         if self.size is None:
             return
         try:
-            for file in files.values():
-                require_all_fit(arrays_in(folder / file.name), self.size)
+            for path in paths:
+                require_all_fit(arrays_in(path), self.size)
         except MisfitError as error:
             size = " × ".join(map(str, self.size))
             raise UsageError(
@@ -363,20 +376,17 @@ class Recovery:
             ) from None
 
     @contextmanager
-    def _dropped_if_it_fails(self, folder: Path | None = None) -> Iterator[None]:
+    def _dropped_if_it_fails(self) -> Iterator[None]:
         try:
             yield
         except BaseException:  # nothing has changed
             self.carrier.drop()
-            if folder is not None:
-                (folder / MANIFEST).unlink(missing_ok=True)
             raise
 
     def _in_new_group(
         self,
-        folder: Path,
+        paths: Mapping[int, Path],
         packed: Packed,
-        files: Mapping[int, messages.StateFile],
         told: Told,
         before: Facts,
         apart: list[str] | None,
@@ -384,16 +394,16 @@ class Recovery:
         started: float,
     ) -> messages.Recovered:
         channel = self.channel(self.interrupted)
-        died = tuple(i for i in range(before.num_processes) if i not in files)
+        died = tuple(i for i in range(before.num_processes) if i not in paths)
         self.progress("unpacking", format_bytes(packed.nbytes))
         saver = Saver(channel, self.group())
-        taken = saver.bind(folder, files, before, maps=True)
+        taken = saver.bind(paths, before, maps=True)
         given: tuple[str, ...] = ()
         missing: dict[str, str] = {}
-        if died and files:
+        if died and paths:
             self.progress("giving variables", f"to {processes_label(died)}")
-            given, missing = common(channel, files.keys())
-            taken |= saver.fill(folder, files, given, missing)
+            given, missing = common(channel, paths.keys())
+            taken |= saver.fill(paths, given, missing)
         lost = lost_here(told.lost, before.num_processes, saver.num_processes)
         lost += messages.losses({i: answer.lost for i, answer in taken.items()})
         known: dict[str, set[int]] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 
 from jaxnb.errors import JaxnbError, ProcessDiedError, UsageError
 from jaxnb.labels import capitalized, paths_label, processes_label
-from jaxnb.launch.folder import for_this_user
+from jaxnb.launch.folder import write_text
 from jaxnb.model.cells import CallRequest
 from jaxnb.model.group import GroupInfo
 from jaxnb.recovery.files import (
@@ -115,7 +114,8 @@ class Saver:
                 try:
                     written = self._all("write", "saved", nbytes, folder=str(partial))
                     _require_done(written, "Nothing was saved")
-                    told = self.write_manifest(partial, measured, written)
+                    text, told = self.manifest(measured, written)
+                    write_text(partial / MANIFEST, text)
                 except BaseException:
                     shutil.rmtree(partial, ignore_errors=True)
                     raise
@@ -159,7 +159,8 @@ class Saver:
         for start in range(0, len(checks), self.num_processes):
             some = dict(enumerate(checks[start : start + self.num_processes]))
             _require_done(self._each("check", "checked", some), "Nothing was loaded")
-        taken = self.bind(path, found, saved_by, names)
+        paths = {i: path / file.name for i, file in found.items()}
+        taken = self.bind(paths, saved_by, names)
         if without := [i for i in range(saved_by.num_processes) if i not in found]:
             notes += (f"{capitalized(processes_label(without))} had died, and saved nothing.",)
         notes += resized_notes(saved_by.size, self.facts.size, "is not loaded")
@@ -175,8 +176,7 @@ class Saver:
 
     def bind(
         self,
-        folder: Path,
-        files: Mapping[int, StateFile],
+        paths: Mapping[int, Path],
         saved_by: Facts,
         names: Sequence[str] = (),
         *,
@@ -188,8 +188,7 @@ class Saver:
         ones those of the first; arrays over several processes are laid out anew.
 
         Args:
-            folder: The directory.
-            files: The file of each process that has one.
+            paths: The file of each process that has one.
             saved_by: The group that has saved them.
             names: The variables; all if there are none.
             maps: Nobody else writes to the files: what is bound may stay in them.
@@ -197,11 +196,10 @@ class Saver:
         Raises:
             JaxnbError: One gave no answer; or something does not fit, and nothing is bound.
         """
-        paths = {i: str(folder / file.name) for i, file in files.items()}
         if saved_by.size == self.facts.size:
-            sources = {i: Source(i, {i: path}, 0, tuple(names)) for i, path in paths.items()}
+            sources = {i: Source(i, {i: str(path)}, 0, tuple(names)) for i, path in paths.items()}
         else:
-            how = paths, saved_by.num_devices, tuple(names)
+            how = _texts(paths), saved_by.num_devices, tuple(names)
             everyone = range(self.num_processes)
             sources = {i: Source(i if i in paths else min(paths), *how) for i in everyone}
             asked = {i: {"source": source} for i, source in sources.items()}
@@ -209,26 +207,20 @@ class Saver:
         return self._load_each(sources, "and other processes have theirs. Load again.", maps=maps)
 
     def fill(
-        self,
-        folder: Path,
-        files: Mapping[int, StateFile],
-        names: tuple[str, ...],
-        missing: Mapping[str, str],
+        self, paths: Mapping[int, Path], names: tuple[str, ...], missing: Mapping[str, str]
     ) -> dict[int, Taken]:
         """Has processes that have no file bind what all others hold equal.
 
         Args:
-            folder: The directory, as it was bound.
-            files: The files of the others.
+            paths: The files of the others, as they were bound.
             names: What they hold equal.
             missing: What they do not, and why.
 
         Raises:
             JaxnbError: One gave no answer.
         """
-        paths = {i: str(folder / file.name) for i, file in files.items()}
         chosen = names or ("",)  # no names would mean all
-        source = Source(min(paths), paths, 0, chosen, missing)
+        source = Source(min(paths), _texts(paths), 0, chosen, missing)
         new = [i for i in range(self.num_processes) if i not in paths]
         return self._load_each(dict.fromkeys(new, source), "and the others keep theirs.", maps=True)
 
@@ -253,10 +245,10 @@ class Saver:
         self._channel.require(answers, f"variables were {done}", *then)
         return answers
 
-    def write_manifest(
-        self, folder: Path, measured: Mapping[int, Measured], written: Mapping[int, StateFile]
-    ) -> Told:
-        """Writes what tells of the files in a directory; returns what it tells."""
+    def manifest(
+        self, measured: Mapping[int, Measured], written: Mapping[int, StateFile]
+    ) -> tuple[str, Told]:
+        """Returns the text that tells of the files in a directory, and what it tells."""
         variables: dict[str, str] = {}
         for answer in measured.values():
             for name, text in answer.variables.items():
@@ -272,11 +264,11 @@ class Saver:
             "lost": [asdict(each) for each in lost],
             "files": [asdict(file) for _, file in sorted(written.items())],
         }
-        with open(folder / MANIFEST, "x", encoding="utf-8", opener=for_this_user) as file:
-            json.dump(manifest, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        return Told(variables, lost, only)
+        return json.dumps(manifest, indent=1), Told(variables, lost, only)
+
+
+def _texts(paths: Mapping[int, Path]) -> dict[int, str]:
+    return {i: str(path) for i, path in paths.items()}
 
 
 def _only_on(variables: Mapping[int, Mapping[str, str]]) -> dict[str, list[int]]:

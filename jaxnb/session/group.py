@@ -343,8 +343,9 @@ def _prepared(
     options: StartOptions, cluster: ProcessGroup
 ) -> tuple[StartOptions, Placement, list[str]]:
     """Returns what is started, and what is to be told of where programs are kept."""
-    placement = place(options, cluster.gpus() if options.platform != "cpu" else ())
-    require_room(placement, cluster.available_bytes())
+    (host,) = cluster.facts(gpus=options.platform != "cpu")
+    placement = place(options, host.gpus)
+    require_room(placement, host.available_bytes)
     if placement.platform == "cpu":
         folder, note = programs_folder(options.compile_cache)
     else:
@@ -373,6 +374,7 @@ def other_size(life: Life, num_processes: int | None, devices: int | None) -> Si
         devices_per_process=devices,
         platform=now.platform,
     )
-    size = Size(options, place(options, () if now.platform == "cpu" else life.cluster.gpus()))
-    require_room(size.placement, life.cluster.available_bytes(), now.num_processes)
+    (host,) = life.cluster.facts(gpus=now.platform != "cpu")
+    size = Size(options, place(options, host.gpus))
+    require_room(size.placement, host.available_bytes, now.num_processes)
     return None if size.numbers == Size(options, now).numbers else size

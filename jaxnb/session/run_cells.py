@@ -113,6 +113,7 @@ class Recoveries:
             skips_unfinished=bool(unended) or life.lifecycle.phase is Phase.COMPUTING,
         )
         recovery = Recovery(
+            lambda: life.cluster,
             carrier,
             self._reach.open_channel,
             life.info,

@@ -192,8 +192,8 @@ class Starter:
     def _what_they_do(self) -> str:
         """Returns what the processes do, if not all the same: the others wait for the odd one."""
         doing: dict[str, list[int]] = {}
-        for index, state in sorted(self._group.look().items()):
-            doing.setdefault(state, []).append(index)
+        for index, look in sorted(self._group.look().items()):
+            doing.setdefault(look.state, []).append(index)
         if len(doing) < 2:
             return ""
         parts = [

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from support.fixtures import processes_of_tests, still_running
+from support.fixtures import processes_of_tests, still_running, until
 
 OWNER = """\
 
@@ -103,6 +103,47 @@ def test_a_dead_owner_that_nobody_reaps_counts_as_ended(launcher: str) -> None:
         os.kill(mine, signal.SIGKILL)
         assert still_running(group) == []
         assert psutil.Process(mine).status() == psutil.STATUS_ZOMBIE
+
+
+RECOVERS = """
+import os, signal, sys
+import jaxnb
+from jaxnb.launch.cluster import ProcessGroup
+session = jaxnb.start(2, platform="cpu")
+session.run("own = process_index")
+stage, changes = sys.argv[1:]
+if changes:
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+
+make_scratch, made = ProcessGroup.make_scratch, []
+ProcessGroup.make_scratch = lambda *args: made.append(make_scratch(*args)) or made[-1]
+
+def end(now, detail):
+    if now == stage:
+        print(made[0][1], *map(len, map(os.listdir, made[0].values())), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+session.recover(end)
+"""
+
+
+@pytest.mark.parametrize(
+    ("stage", "changes"),
+    [
+        ("joining", ""),
+        pytest.param("stopping", "", marks=pytest.mark.thorough),
+        pytest.param("unpacking", "another fork server", marks=pytest.mark.thorough),
+    ],
+)
+def test_an_owner_that_is_killed_amid_a_recovery_leaves_no_variables(
+    stage: str, changes: str
+) -> None:
+    words = [sys.executable, "-c", RECOVERS, stage, changes]
+    ended = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    folder, *files = ended.stdout.split()
+    assert files == ["4", "4"]  # of two processes, the manifest, and the mark
+    until(lambda: not os.path.exists(folder), "its fork server had removed the variables")
 
 
 WATCHES = """

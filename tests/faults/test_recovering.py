@@ -19,6 +19,7 @@ from jaxnb.errors import (
     SessionBrokenError,
     SessionClosedError,
 )
+from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
 from support.faults import cleared, missing, pressing_beside, without_replica
@@ -212,9 +213,11 @@ def test_without_room_for_a_second_copy_nothing_changes(
     group: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pids = [process.pid for process in group.processes]
-    monkeypatch.setattr("jaxnb.recovery.files.available_bytes", lambda: 1000)
-    monkeypatch.setattr("jaxnb.recovery.files.tempfile.gettempdir", lambda: "/proc")
-    with pytest.raises(JaxnbError, match=r"take .* KiB, and there is no room .* Nothing was"):
+    make = ProcessGroup.make_scratch
+    monkeypatch.setattr(
+        ProcessGroup, "make_scratch", lambda self, sizes: make(self, dict.fromkeys(sizes, 1 << 60))
+    )
+    with pytest.raises(JaxnbError, match=r"take 3072 PiB, and there is no room .* Nothing was"):
         group.recover()
     assert [process.pid for process in group.processes] == pids
     group.run(CHECK)

@@ -88,11 +88,10 @@ def test_what_a_user_has_named_so_is_never_touched(tmp_path: Path) -> None:
 def test_variables_on_their_way_are_left_once_their_owner_has_ended(tmp_path: Path) -> None:
     """But not the copy of them that a user has made."""
     program = (
-        "import os, sys\nfrom jaxnb.recovery import files\n"
-        "files._with_room = lambda nbytes: sys.argv[1]\n"
-        "with files.scratch_folder(1) as folder:\n"
-        "    (folder / files.MANIFEST).touch()\n"
-        "    print(folder, flush=True); input()"
+        "import os, sys\nfrom jaxnb.launch import scratch\n"
+        "scratch._with_room = lambda nbytes: sys.argv[1]\n"
+        "made = scratch.Scratch(os.getpid())\nfolder = made.make(1)\n"
+        f"made.complete({MANIFEST!r}, ''); print(folder, flush=True); input()"
     )
     words = [sys.executable, "-c", program, str(tmp_path)]
     with subprocess.Popen(words, stdin=-1, stdout=subprocess.PIPE, text=True) as owner:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxnb.launch.child import LAST_WORDS_SECONDS, Child
 from jaxnb.launch.deaths import (
     LAST_LINES,
     MAX_PARTIAL_CHARS,
@@ -21,7 +22,6 @@ from jaxnb.launch.deaths import (
     oom_kills,
     undated,
 )
-from jaxnb.launch.forkserver import LAST_WORDS_SECONDS, Child
 
 
 def pieces_of(rank: int, peers: int) -> list[str]:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from jaxnb.launch import host
-from jaxnb.launch.host import state, stopped_text, visible_gpus
+from jaxnb.launch.host import look, stopped_text, visible_gpus
 from jaxnb.recovery.messages import MOST_NAMED, Lost, Recovered
 from jaxnb.session.reasons import silent_text
 from jaxnb.session.starting import WAITING, untold
@@ -189,12 +189,12 @@ def test_what_a_process_does() -> None:
         process = psutil.Process(child.pid)
         process.suspend()
         os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
-        assert state(child.pid) == "stopped"
+        assert look(child.pid).state == "stopped"
         process.resume()
-        assert state(child.pid) in ("computing", "waiting")
+        assert look(child.pid).state in ("computing", "waiting")
         child.kill()
-    assert state(child.pid) == "dead"
-    assert state(os.getpid()) == "computing"
+    assert look(child.pid) == ("dead", 0)
+    assert look(os.getpid()).state == "computing"
 
 
 def test_who_is_stopped_is_told_with_the_command() -> None:

@@ -293,3 +293,39 @@ def test_another_nonce_or_process_is_not_within_reach(
         assert not peer_memory.is_within_reach(*here)
     for pid in (1, os.getppid(), ended_pid):
         assert not peer_memory.is_within_reach(pid, address, right)
+
+
+STRANGER = """
+import os, sys
+import numpy as np
+room = np.frombuffer(bytearray(b"stranger" * 1000), np.uint8)
+print(os.getpid(), room.ctypes.data, flush=True)
+sys.stdin.readline()
+print(room.tobytes() == b"stranger" * 1000, flush=True)
+"""
+
+
+def test_nothing_is_written_to_a_process_that_happens_to_have_the_pid(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process on another host has told its pid, which here is another process's of this user."""
+    requests: list[Any] = []
+
+    def ask_all(asked: dict[int, Any]) -> Iterator[tuple[int, None]]:
+        for index, each in asked.items():
+            for request in each:
+                requests.append(request)
+                yield index, None
+
+    monkeypatch.setattr(group.channel, "ask_all", ask_all)
+    words = [sys.executable, "-c", STRANGER]
+    with subprocess.Popen(words, stdin=-1, stdout=subprocess.PIPE, text=True) as stranger:
+        assert stranger.stdout is not None
+        pid, address = map(int, stranger.stdout.readline().split())
+        assert peer_memory.is_within_reach(pid, address, b"strangerstranger")
+        access = MemoryPass(pid, address, os.urandom(16))
+        here = np.ones(4000, np.uint8)
+        move = Move(0, access, "t", Exposure(0, address + 16, here.nbytes), here)
+        Mover(lambda: moving.no_meter).write(group.channel, [move], "`x`")
+        assert stranger.communicate("\n")[0] == "True\n"
+    assert [request.arguments["data"].raw().tobytes() for request in requests] == [here.tobytes()]

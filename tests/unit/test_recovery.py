@@ -105,25 +105,6 @@ def test_one_that_cannot_be_put_back_is_named_with_the_new_one(
     assert str(partial) in str(caught.value)
 
 
-def test_scratch_is_kept_only_with_whole_variables(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(files, "_with_room", lambda nbytes: tmp_path)
-
-    def fail(file: str) -> None:
-        with files.scratch_folder(1) as folder:
-            (folder / file).touch()
-            raise OSError(errno.ENOSPC, "no room", folder if file != files.MANIFEST else None)
-
-    with pytest.raises(OSError, match="no room"):
-        fail("process-00000")
-    assert not [*tmp_path.iterdir()]
-    with pytest.raises(OSError, match="no room") as caught:
-        fail(files.MANIFEST)
-    (folder,) = tmp_path.iterdir()
-    assert f"`%spmd_load {folder}` binds them" in caught.value.__notes__[0]
-
-
 def test_a_directory_with_files_of_the_users_is_not_replaced(tmp_path: Path) -> None:
     for name in ("variables.json", "process-00000", "thesis.tex"):
         (tmp_path / name).write_text("mine")
@@ -316,7 +297,7 @@ def test_what_fails_is_said_to_be_what_was_done(verb: str, failure: str, tmp_pat
     done = {"pack": "packed", "write": "written"}[verb]
     text = {"refused": f"0 could not {verb} its variables: no room", "interrupted": f"were {done}"}
     with pytest.raises((JaxnbError, KeyboardInterrupt), match=f"{text[failure]}.* has changed"):
-        carrier.pack() if verb == "pack" else carrier.write(packed, tmp_path)
+        carrier.pack() if verb == "pack" else carrier.write(packed, {0: tmp_path})
 
 
 # ---------------------------------------------------------------------- hooks

@@ -1,0 +1,94 @@
+"""The folder on this host for variables on their way from one group's processes to the next's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+
+from jaxnb.errors import NotEnoughMemoryError
+from jaxnb.labels import format_bytes
+from jaxnb.launch.folder import mark, write_text
+from jaxnb.launch.host import available_bytes
+
+
+class Scratch:
+    """Owns the folder; there is one at most.
+
+    Args:
+        owner_pid: The process for which it is of use: once that has ended, `jaxnb clean` removes
+            it, if nobody else has.
+    """
+
+    def __init__(self, owner_pid: int) -> None:
+        self._owner_pid = owner_pid
+        self._folder, self._is_whole = "", False
+
+    def make(self, nbytes: int) -> str:
+        """Makes the folder, which only this user can enter: in memory if there is room.
+
+        The one before it is removed, if there still is one.
+
+        Args:
+            nbytes: The size of the variables.
+
+        Returns:
+            Its path.
+
+        Raises:
+            NotEnoughMemoryError: There is no room for them.
+        """
+        self.end()
+        self._folder = tempfile.mkdtemp(prefix="jaxnb-", dir=_with_room(nbytes))
+        mark(self._folder, self._owner_pid)
+        return self._folder
+
+    def complete(self, name: str, text: str) -> None:
+        """Writes the file that comes last: all variables are there from now on.
+
+        Raises:
+            NotEnoughMemoryError: It could not be written.
+        """
+        try:
+            write_text(os.path.join(self._folder, name), text)
+        except OSError as error:
+            raise NotEnoughMemoryError(
+                f"The variables of the processes on {socket.gethostname()} could not be written to "
+                f"{self._folder} ({error.strerror}). Nothing was changed. Delete some, or save "
+                "what you need to another disk: `%spmd_save DIR NAMES`."
+            ) from None
+        self._is_whole = True
+
+    def hold(self, folder: str) -> None:
+        """Takes over a folder that has all variables, which a server before this one has made."""
+        self._folder, self._is_whole = folder, True
+
+    def end(self, *, keeps: bool = False) -> None:
+        """Removes the folder, if there is one.
+
+        Args:
+            keeps: If all variables are there, it is left as it is, and forgotten.
+        """
+        folder, keeps = self._folder, keeps and self._is_whole
+        self._folder, self._is_whole = "", False
+        if folder and not keeps:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _with_room(nbytes: int) -> Path:
+    """Returns where there is room for a second copy of variables: in memory, or on the disk."""
+    memory, disk = Path("/dev/shm"), Path(tempfile.gettempdir())
+    rooms = {disk: shutil.disk_usage(disk).free}
+    if os.access(memory, os.W_OK):
+        rooms = {memory: min(shutil.disk_usage(memory).free, available_bytes())} | rooms
+    for place, room in rooms.items():
+        if nbytes < room:
+            return place
+    told = ", ".join(f"{format_bytes(room)} in {place}" for place, room in rooms.items())
+    raise NotEnoughMemoryError(
+        f"The variables of the processes on {socket.gethostname()} take {format_bytes(nbytes)}, "
+        f"and there is no room for a second copy: {told}. Nothing was changed. Delete some, or "
+        "save what you need to a larger disk: `%spmd_save DIR NAMES`."
+    )
