@@ -261,6 +261,6 @@ class ProcessGroup:
         elif kind != "press" and not self._stopping.is_set():  # whom that is for has just ended
             if kind == "ended":
                 server = self._fork_server
-                event |= {"role": "fork server", "index": -1, "pid": server.pid}
-                event["tail"] = server.last_lines()
+                own = {"pid": server.pid, "tail": server.last_lines()}  # of several hosts it says
+                event = {"role": "fork server", "index": -1, **own, **event}
             self._on_death(Death(**event))

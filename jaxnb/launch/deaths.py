@@ -136,13 +136,15 @@ class Death:
     """A process of the group, or one that serves it, that ended without being told to.
 
     Attributes:
-        role: ``"engine"``, ``"fork server"``, or a helper's: see :mod:`jaxnb.launch.children`.
+        role: ``"engine"``, ``"fork server"``, a helper's (see :mod:`jaxnb.launch.children`), or
+            ``"connection"`` (ssh, to a host on which all have ended with it).
         index: The process index, for an engine.
         pid: Its process id.
         status: Exit status; negative for a signal; None if unknown.
         tail: What it wrote last to standard output and error.
         out_of_memory: It was killed by SIGKILL, and the kernel has killed a process for want of
             memory since the death before.
+        host: The host that it ran on, as the user named it; empty if the group has one host.
         at: When that was noticed, on ``time.monotonic()``.
     """
 
@@ -152,6 +154,7 @@ class Death:
     status: int | None
     tail: str
     out_of_memory: bool = False
+    host: str = ""
     at: float = field(default_factory=time.monotonic, compare=False)
 
 
@@ -202,8 +205,10 @@ def describe_death(death: Death, num_processes: int) -> str:
         "service": "JAX's coordination service",
         "fork server": "The fork server",
         "door": "The tunnel from other hosts",
+        "connection": f"The connection to {death.host}",
     }.get(death.role, "The tunnel to other hosts")
-    return f"{who} (pid {death.pid}) {describe_status(death.status)}"
+    place = f" on {death.host}" if death.host and death.role != "connection" else ""
+    return f"{who} (pid {death.pid}{place}) {describe_status(death.status)}"
 
 
 def last_lines(death: Death) -> str:

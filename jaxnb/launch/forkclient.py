@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
@@ -19,43 +19,58 @@ from jaxnb.launch.folder import command_line, for_this_user, make_folder
 
 EventHandler = Callable[[dict[str, Any]], None]
 
+BEGINS = b"jaxnb: the agent begins\n"
+"""The line that a fork server on another host writes first. What comes before it is not the
+server's: a shell's startup file may print."""
 
-class ForkServerClient:
-    """Owns a fork server.
+PRINTED_BYTES = 4 << 10
+"""How much of that is kept, to be shown if no fork server begins."""
 
-    The server and all its descendants end when this object is closed, and when this process
-    ends in whatever way: the server waits for the command, for the end of its standard input
-    and on this process's pidfd.
+
+class AgentClient:
+    """Commands a fork server, and reads what it reports.
 
     Args:
-        launcher: ``"fork"``, or ``"local"`` to have children start as programs of their own.
+        words: The command line of the server, or of what reaches it.
+        log_path: The file that its standard error is written to.
         on_event: Called in a reader thread for every event.
+        first: A line that the server is sent before all else, once it has written :data:`BEGINS`.
+            None: it is a child of this process, which writes no such line and needs nothing.
 
     Attributes:
-        directory: The group's folder, which no other user can enter: sockets, keys and logs. The
-            server removes it at its end.
-
-    Raises:
-        StartError: There is no folder for it.
+        name: What it is, as the subject of a sentence.
+        printed: What was written to its standard output before :data:`BEGINS`.
     """
 
-    def __init__(self, launcher: str, on_event: EventHandler) -> None:
-        self.directory = make_folder()
-        self.launcher = launcher
+    name = "The fork server"
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        log_path: str,
+        on_event: EventHandler,
+        first: bytes | None = None,
+    ) -> None:
         self.on_event = on_event
+        self.printed = b""
         self._ids = count()
         self._lock = threading.Lock()
         self._pending: dict[int, tuple[Future[Any], Callable[[dict[str, Any]], Any]]] = {}
         self._ended = False
-        self._log_path = Path(self.directory) / "forkserver.log"
+        self._held = None if first is None else first + b"\n"
+        self._log_path = Path(log_path)
         self._reader = threading.Thread(
             target=self._read_events, name="jaxnb-fork-events", daemon=True
         )
-        try:
-            self._process = self._start_process()
-        except BaseException:
-            shutil.rmtree(self.directory, ignore_errors=True)
-            raise
+        with open(self._log_path, "wb", opener=for_this_user) as log:
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                # Jupyter interrupts and kills the kernel's whole process group.
+                start_new_session=True,
+            )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
@@ -66,22 +81,25 @@ class ForkServerClient:
             self._stdout.close()  # which the reader does
             raise
 
-    def _start_process(self) -> subprocess.Popen[bytes]:
-        arguments = str(os.getpid()), self.directory, self.launcher
-        with open(self._log_path, "wb", opener=for_this_user) as log:
-            return subprocess.Popen(
-                command_line("jaxnb.launch.forkserver", *arguments),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                # Jupyter interrupts and kills the kernel's whole process group.
-                start_new_session=True,
-            )
-
     @property
     def pid(self) -> int:
-        """The fork server's process id."""
+        """The process id, on this host, of the server or of what reaches it."""
         return self._process.pid
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it owes an answer."""
+        return bool(self._pending)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is a server, as far as is known."""
+        return self._held is None
+
+    @property
+    def status(self) -> int | None:
+        """The exit status of that process; None while it runs."""
+        return self._process.returncode
 
     def request(
         self, op: str, read: Callable[[dict[str, Any]], Any] = dict, **arguments: Any
@@ -107,10 +125,26 @@ class ForkServerClient:
             command_id = next(self._ids)
             self._pending[command_id] = future, read
             message = json.dumps({"op": op, "id": command_id, **arguments}).encode() + b"\n"
-            with contextlib.suppress(BrokenPipeError, ValueError):  # the reader sees its end
-                self._stdin.write(message)
-                self._stdin.flush()
+            if self._held is None:
+                self._send(message)
+            else:
+                self._held += message
         return future
+
+    def _send(self, data: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError, ValueError):  # the reader sees its end
+            self._stdin.write(data)
+            self._stdin.flush()
+
+    def end(self) -> None:
+        """Tells the server to end, with all its descendants; does not wait for that."""
+        # The end of its standard input would not tell it while a process that the user has
+        # forked from this one holds the pipe too.
+        self.request("end")
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin.close()
+        if not self.has_begun:
+            self._process.terminate()  # a server that begins yet finds its input ended
 
     def close(self, timeout_seconds: float = 10.0) -> None:
         """Ends the server and all its descendants, and waits until they are gone.
@@ -120,26 +154,28 @@ class ForkServerClient:
         Raises:
             SessionBrokenError: The server did not end in time.
         """
-        # The end of its standard input would not tell it while a process that the user has
-        # forked from this one holds the pipe too.
-        self.request("end")
-        with contextlib.suppress(BrokenPipeError):
-            self._stdin.close()
+        self.end()
         try:
             self._process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            raise SessionBrokenError(
-                f"The fork server (pid {self.pid}) did not end within {timeout_seconds} s and "
-                "was killed; the kernel of the operating system ends its children."
-            ) from None
+            raise self._late_error(timeout_seconds) from None
         if self._reader.is_alive():
             self._reader.join(timeout_seconds)
+
+    def _late_error(self, seconds: float) -> SessionBrokenError:
+        return SessionBrokenError(
+            f"{self.name} (pid {self.pid}) did not end within {seconds} s and was killed; the "
+            "kernel of the operating system ends its children."
+        )
 
     def _read_events(self) -> None:
         with self._stdout:
             for line in self._stdout:
+                if self._held is not None:
+                    self._pass_over(line)
+                    continue
                 message = json.loads(line)
                 handle = self._resolve if "reply" in message else self.on_event
                 handle(message)
@@ -151,9 +187,18 @@ class ForkServerClient:
             future.set_exception(self._ended_error())
         self.on_event({"event": "ended", "status": self._process.returncode})
 
+    def _pass_over(self, line: bytes) -> None:
+        """Takes a line of before the server begins; sends what has waited for that if it does."""
+        if line != BEGINS:
+            self.printed = (self.printed + line)[-PRINTED_BYTES:]
+            return
+        with self._lock:
+            held, self._held = self._held, None
+            self._send(held or b"")
+
     def _resolve(self, message: dict[str, Any]) -> None:
         with self._lock:
-            future, read = self._pending.pop(message["reply"])
+            future, read = self._pending.pop(message.pop("reply"))
         if "error" in message:
             future.set_exception(StartError(message["error"]))
         elif "refused" in message:
@@ -161,19 +206,52 @@ class ForkServerClient:
         else:
             future.set_result(read(message))
 
-    def _ended_error(self) -> SessionBrokenError:
+    def _ended_error(self) -> SessionBrokenError | StartError:
         return SessionBrokenError(
-            f"The fork server (pid {self.pid}) ended with status {self._process.returncode}. "
+            f"{self.name} (pid {self.pid}) ended with status {self.status}. "
             f"Its last lines:\n{self.last_lines()}"
         )
 
     def last_lines(self, lines: int = 20) -> str:
-        """Returns the last lines that the server wrote to its standard error."""
+        """Returns the last lines that were written to its standard error."""
         try:
             text = self._log_path.read_text(errors="replace")
         except FileNotFoundError:
             return "(none)"
         return "\n".join(text.splitlines()[-lines:]) or "(none)"
+
+
+class ForkServerClient(AgentClient):
+    """Owns a fork server on this host.
+
+    The server and all its descendants end when this object is closed, and when this process
+    ends in whatever way: the server waits for the command, for the end of its standard input
+    and on this process's pidfd.
+
+    Args:
+        launcher: ``"fork"``, or ``"local"`` to have children start as programs of their own.
+        on_event: Called in a reader thread for every event.
+
+    Attributes:
+        directory: The group's folder, which no other user can enter: sockets, keys and logs. The
+            server removes it at its end.
+
+    Raises:
+        StartError: There is no folder for it.
+    """
+
+    def __init__(self, launcher: str, on_event: EventHandler) -> None:
+        self.directory = make_folder()
+        self.launcher = launcher
+        arguments = str(os.getpid()), self.directory, launcher
+        log_path = os.path.join(self.directory, "forkserver.log")
+        try:
+            super().__init__(
+                command_line("jaxnb.launch.forkserver", *arguments), log_path, on_event
+            )
+        except BaseException:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise
 
 
 _server: ForkServerClient | None = None

@@ -282,9 +282,13 @@ class ForkServer(ForkLoop):
                 self._emit(reply=command_id)
 
 
-def main() -> None:
-    """Runs the server: ``python -m jaxnb.launch.forkserver OWNER_PID CLUSTER_DIR LAUNCHER``."""
-    owner_pid, cluster_dir, launcher = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+def prepare() -> tuple[int, int]:
+    """Makes this process ready to be a fork server.
+
+    Returns:
+        The file descriptors of its commands and its events. Standard input and output are not them
+        any more: what is printed goes to standard error.
+    """
     gc.disable()  # importing makes objects and no garbage
     lifeline.adopt_orphans()
     command_fd, event_fd = os.dup(0), os.dup(1)
@@ -292,8 +296,13 @@ def main() -> None:
     os.dup2(null, 0)
     os.dup2(2, 1)
     os.close(null)
-    spawns = launcher != "fork"
-    ForkServer(command_fd, event_fd, owner_pid, cluster_dir, spawns=spawns).run()
+    return command_fd, event_fd
+
+
+def main() -> None:
+    """Runs the server: ``python -m jaxnb.launch.forkserver OWNER_PID CLUSTER_DIR LAUNCHER``."""
+    owner_pid, cluster_dir, launcher = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    ForkServer(*prepare(), owner_pid, cluster_dir, spawns=launcher != "fork").run()
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""Placement: on which devices of this host each process of a group runs."""
+"""Placement: on which host, and on which devices of it, each process of a group runs."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxnb.errors import UsageError
+from jaxnb.labels import plural
+from jaxnb.model.group import HostFacts
 from jaxnb.options import DEFAULT_NUM_PROCESSES, StartOptions
 
 NCCL_NETWORK = "NCCL_SOCKET_IFNAME"
@@ -28,12 +31,14 @@ class Placement:
         num_processes: How many.
         devices_per_process: Devices of each.
         environments: For each process the variables that give it its devices.
+        counts: How many processes each host runs, in the order of the hosts and of the processes.
     """
 
     platform: str
     num_processes: int
     devices_per_process: int
     environments: tuple[dict[str, str], ...]
+    counts: tuple[int, ...] = ()
 
 
 _PLATFORMS = {"": "auto", "cpu": "cpu", "gpu": "gpu", "cuda": "gpu", "rocm": "gpu"}
@@ -55,9 +60,7 @@ def place(
     Raises:
         UsageError: More GPUs are needed than there are, or an option does not fit.
     """
-    platform = options.platform
-    if platform == "auto":
-        platform = _asked_of_jax(environment)
+    platform = _asked_platform(options, environment)
     if platform == "auto":
         platform = "gpu" if gpus and options.devices_per_process is None else "cpu"
     if platform == "cpu":
@@ -65,8 +68,10 @@ def place(
     return _place_gpu(options, gpus, environment)
 
 
-def _asked_of_jax(environment: Mapping[str, str]) -> str:
-    """Returns the platform that ``JAX_PLATFORMS`` asks for, by its first name; else ``"auto"``."""
+def _asked_platform(options: StartOptions, environment: Mapping[str, str]) -> str:
+    """Returns the platform that was asked for, by ``JAX_PLATFORMS`` too; else ``"auto"``."""
+    if options.platform != "auto":
+        return options.platform
     names = environment.get("JAX_PLATFORMS", "")
     first = names.partition(",")[0].strip()
     if first not in _PLATFORMS:
@@ -88,6 +93,14 @@ def _place_cpu(options: StartOptions, environment: Mapping[str, str]) -> Placeme
     return Placement("cpu", n, options.devices_per_process or 1, ({},) * n)
 
 
+def _require_one_gpu_each(options: StartOptions) -> None:
+    if options.devices_per_process not in (None, 1):
+        raise UsageError(
+            "--devices-per-process is for CPU processes; on GPUs there is one process per GPU. "
+            "Nothing was started."
+        )
+
+
 def _place_gpu(
     options: StartOptions, gpus: Sequence[str], environment: Mapping[str, str]
 ) -> Placement:
@@ -98,11 +111,7 @@ def _place_gpu(
             "No GPU was found on this host (nvidia-smi lists none, or CUDA_VISIBLE_DEVICES "
             f"hides them){asked}. Nothing was started. Add `--platform cpu` for CPU processes."
         )
-    if options.devices_per_process not in (None, 1):
-        raise UsageError(
-            "--devices-per-process is for CPU processes; on GPUs there is one process per GPU. "
-            "Nothing was started."
-        )
+    _require_one_gpu_each(options)
     n = options.num_processes or len(gpus)
     if n > len(gpus):
         there_are = "there is 1 GPU" if len(gpus) == 1 else f"there are {len(gpus)} GPUs"
@@ -115,3 +124,141 @@ def _place_gpu(
     return Placement(
         "gpu", n, 1, tuple({"CUDA_VISIBLE_DEVICES": gpu, **network} for gpu in gpus[:n])
     )
+
+
+# ---------------------------------------------------------------------- several hosts
+
+
+@dataclass(frozen=True, slots=True)
+class AskedHost:
+    """A host that was asked for.
+
+    Attributes:
+        name: As ssh takes it.
+        count: How many processes it is to run; None if that was left open.
+    """
+
+    name: str
+    count: int | None = None
+
+
+_HOST = re.compile(
+    r"(?P<name>(?!-)(?:[^\s,:@]+@)?(?:[^\s,:\[\]]+|\[[^\s,\]]+\]))(?::(?P<count>\d+))?"
+)
+
+
+def parse_hosts(text: str) -> tuple[AskedHost, ...]:
+    """Returns the hosts that ``hostA,user@hostB:4`` names, four processes on the second.
+
+    An IPv6 address stands in brackets.
+
+    Raises:
+        UsageError: It cannot be read so, or names a host twice.
+    """
+    found: list[AskedHost] = []
+    for word in text.split(","):
+        match = _HOST.fullmatch(word.strip())
+        if match is None or match["count"] == "0":
+            raise UsageError(
+                f"--hosts takes names with commas between, and after one `:N` for N processes on "
+                f"it, as in `--hosts hostA,hostB:4`; not {word.strip()!r}. Nothing was started."
+            )
+        name = match["name"].replace("[", "").replace("]", "")
+        if any(each.name == name for each in found):
+            raise UsageError(
+                f"--hosts names {name} twice. Nothing was started. For more processes on it: "
+                f"`{name}:2`."
+            )
+        found.append(AskedHost(name, int(match["count"]) if match["count"] else None))
+    return tuple(found)
+
+
+def place_on_hosts(
+    options: StartOptions,
+    asked: Sequence[AskedHost],
+    facts: Sequence[HostFacts],
+    environment: Mapping[str, str] = os.environ,
+) -> Placement:
+    """Places the processes of a group on hosts, in the order of the hosts.
+
+    A host runs as many as were asked of it. What is left of ``-n`` goes to the other hosts in
+    proportion to their processors, or GPUs. Without ``-n`` each of those runs one process per GPU,
+    or as many as a group on one host.
+
+    Args:
+        options: What was asked for.
+        asked: The hosts that were asked for.
+        facts: What each has.
+        environment: What the processes inherit from the notebook.
+
+    Raises:
+        UsageError: A host has too few GPUs, or would run no process, or an option does not fit.
+    """
+    gpus = {host.name: each.gpus for host, each in zip(asked, facts, strict=True)}
+    platform = _asked_platform(options, environment)
+    if platform == "auto":
+        platform = "gpu" if any(gpus.values()) and options.devices_per_process is None else "cpu"
+    if platform == "cpu":
+        counts = _counts(options, asked, [(each.cores, None) for each in facts])
+        placement = _place_cpu(replace(options, num_processes=sum(counts)), environment)
+        return replace(placement, counts=counts)
+    _require_one_gpu_each(options)
+    without = [name for name, own in gpus.items() if not own]
+    if without:
+        raise UsageError(
+            f"No GPU was found on {' and '.join(without)} (nvidia-smi lists none there). Nothing "
+            "was started. Leave it out of --hosts, or add `--platform cpu` for CPU processes."
+        )
+    counts = _counts(options, asked, [(len(each.gpus), len(each.gpus)) for each in facts])
+    # Only within one host can messages stay on it; between hosts NCCL finds the network itself.
+    network = {NCCL_NETWORK: LOOPBACK_DEVICE} if len(asked) == 1 else {}
+    own = {} if NCCL_NETWORK in environment else network
+    used = [gpu for each, n in zip(facts, counts, strict=True) for gpu in each.gpus[:n]]
+    environments = tuple({"CUDA_VISIBLE_DEVICES": gpu, **own} for gpu in used)
+    return Placement("gpu", len(used), 1, environments, counts)
+
+
+def _counts(
+    options: StartOptions, asked: Sequence[AskedHost], sizes: Sequence[tuple[int, int | None]]
+) -> tuple[int, ...]:
+    """Returns how many processes each host runs.
+
+    Args:
+        options: What was asked for in all.
+        asked: What was asked of each.
+        sizes: How large each is, in processors or GPUs, and how many processes it can run at most.
+    """
+    for host, (_, most) in zip(asked, sizes, strict=True):
+        if most is not None and (host.count or 0) > most:
+            raise UsageError(
+                f"{host.count} processes were asked for on {host.name}, which has "
+                f"{plural(most, 'GPU')}, and NCCL refuses two processes of one group on one GPU. "
+                f"Nothing was started. Ask for `{host.name}:{most}`, or add `--platform cpu`."
+            )
+    if options.num_processes is None:
+        sizes_alone = (DEFAULT_NUM_PROCESSES if most is None else most for _, most in sizes)
+        return tuple(h.count or n for h, n in zip(asked, sizes_alone, strict=True))
+    counts = [host.count or 1 for host in asked]
+    free = [i for i, host in enumerate(asked) if host.count is None]
+    n = options.num_processes
+    room = sum(counts) if not free else None
+    if sum(counts) > n or (room is not None and room != n):
+        at_least = "at least " if free else ""
+        raise UsageError(
+            f"{plural(n, 'process')} (-n) were asked for, and --hosts asks for {at_least}"
+            f"{sum(counts)}, one on each host without a number. Nothing was started. Type `-n "
+            f"{sum(counts)}`, or other hosts."
+        )
+    while sum(counts) < n:
+        open_ = [i for i in free if sizes[i][1] is None or counts[i] < sizes[i][0]]
+        if not open_:
+            there = " and ".join(
+                f"{h.name} {plural(s, 'GPU')}" for h, (s, _) in zip(asked, sizes, strict=True)
+            )
+            raise UsageError(
+                f"{n} processes were asked for, and there are fewer GPUs: {there}. NCCL refuses "
+                f"two processes of one group on one GPU. Nothing was started. Start with `-n "
+                f"{sum(counts)}`, or with `-n {n} --platform cpu`."
+            )
+        counts[min(open_, key=lambda i: (counts[i] + 1) / sizes[i][0])] += 1
+    return tuple(counts)

@@ -24,6 +24,7 @@ import jaxnb
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import JaxnbError
 from jaxnb.session import Session
+from support.hosts import Hosts, cannot, two_hosts
 
 TOKEN = "JAXNB_TEST_TOKEN"
 """In the environment of this process, and so of every process that a test starts."""
@@ -241,6 +242,23 @@ def make_session() -> Iterator[Callable[..., Session]]:
         sessions: list[Session] = []
         make.sessions = sessions  # type: ignore[attr-defined]  # for the report of a failure
         yield make
+
+
+@pytest.fixture(scope="session")
+def shared_hosts() -> Iterator[Hosts]:
+    """Two hosts for all tests; those that use them are skipped where there can be none."""
+    if reason := cannot():
+        pytest.skip(reason)
+    with two_hosts() as both:
+        yield both
+
+
+@pytest.fixture
+def hosts(shared_hosts: Hosts) -> Iterator[Hosts]:
+    """The two hosts, joined; fails a test that leaves a process or a file on one."""
+    yield shared_hosts
+    shared_hosts.restore()
+    until(lambda: not shared_hosts.left(), f"nothing is left on the hosts: {shared_hosts.left()}")
 
 
 def own_frames(text: str) -> list[str]:

@@ -1,0 +1,413 @@
+"""The agents of a group over several hosts, behind the interface of one fork server.
+
+Each host has a fork server, its agent: over ssh, or, on the notebook's own host, as a child. The
+group's services run on the first host. Processes are named by their index in the group; their
+agents find the process ids.
+
+Every host has a folder of the group's, and in all of them a socket has the same name. Paths in one
+of them are translated on their way: the notebook sees those of its own host, each process those of
+the host that it runs on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from jaxnb.errors import JaxnbError, SessionBrokenError, StartError
+from jaxnb.launch.folder import make_folder
+from jaxnb.launch.forkclient import AgentClient, EventHandler, take
+from jaxnb.launch.host import facts as facts_here
+from jaxnb.launch.ssh import SshAgentClient, require_same, travelling
+from jaxnb.model.group import HostFacts
+
+START_SECONDS = 60.0
+"""So long all hosts together may take to start their agents, and those to report."""
+
+OF_ONE = {"controller", "service"}
+"""Commands to the first host's agent."""
+
+SPLIT: Mapping[str, tuple[str, Callable[[Any], int]]] = {
+    "engines": ("starts", lambda start: start["join"]["process_index"]),
+    "signal": ("processes", lambda index: index),
+    "scratch": ("sizes", lambda pair: pair[0]),
+    "scratch_hold": ("folders", lambda pair: pair[0]),
+}
+"""Commands of which each agent gets the part of its processes: the list that is split, and to which
+process one of its entries belongs. All others go to all agents."""
+
+SPARES_THE_LOST = {"signal", "look", "stop", "scratch_end"}
+"""Commands that concern nothing on a host that is lost: the others' answers are enough."""
+
+
+@dataclass
+class Member:
+    """A host of the group.
+
+    Attributes:
+        host: As the user named it.
+        client: Its agent.
+        folder: The group's folder there.
+        indices: The processes that run on it.
+        pids: Those that have been started and have not ended, to their process ids there.
+        is_lost: Its agent has ended without having been told to.
+    """
+
+    host: str
+    client: AgentClient = field(init=False)
+    folder: str = ""
+    indices: range = range(0)
+    pids: dict[int, int] = field(default_factory=dict)
+    is_lost: bool = False
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is another host than the notebook's."""
+        return isinstance(self.client, SshAgentClient)
+
+
+class Agents:
+    """Owns the agents of several hosts, and passes commands to those that they concern.
+
+    They end, with their descendants and folders, when this object is closed, and when this process
+    ends in whatever way.
+
+    Args:
+        hosts: Their names, as ssh takes them. The notebook's own needs no ssh.
+        on_event: Called in reader threads for every event, to which ``host`` is added. If an agent
+            ends, it is told of the death of each of its processes, and then of the agent's.
+        launcher: ``"fork"`` or ``"local"``.
+        python: The Python on other hosts; empty for the path of the notebook's.
+        names: Variables of the notebook's environment that processes on other hosts get, beside
+            those of JAX, XLA and NCCL.
+
+    Attributes:
+        directory: The group's folder on the notebook's host. Whoever closes this removes it.
+        facts: What each host has, in the order of the hosts.
+
+    Raises:
+        StartError: A host cannot be reached or has not what it needs; nothing is left on any.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        on_event: EventHandler,
+        *,
+        launcher: str,
+        python: str = "",
+        names: Sequence[str] = (),
+    ) -> None:
+        self.on_event = on_event
+        self.launcher = launcher
+        self._python = python or sys.executable
+        self._names = names
+        self._is_closing = False
+        self._members: list[Member] = []
+        self.directory = "" if any(map(is_here, hosts)) else make_folder()
+        try:
+            for host in hosts:
+                self._members.append(self._started(Member(host)))
+            self.facts = self._first_facts()
+        except BaseException:
+            with suppress(SessionBrokenError):
+                self.close()
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise
+
+    def _started(self, member: Member) -> Member:
+        def on_event(event: dict[str, Any]) -> None:
+            self._on_event(member, event)
+
+        if is_here(member.host):
+            member.client = client = take(self.launcher, on_event)
+            self.directory = self.directory or client.directory
+            return member
+        member.client = SshAgentClient(
+            member.host,
+            self._python,
+            self.launcher,
+            os.path.join(self.directory, f"agent-{len(self._members)}.log"),
+            travelling(os.environ, self._names),
+            on_event,
+        )
+        return member
+
+    def _first_facts(self) -> tuple[HostFacts, ...]:
+        """Returns what each host has; its versions fit.
+
+        Raises:
+            StartError: Of all that do not answer, or have other versions.
+        """
+        deadline = time.monotonic() + START_SECONDS
+        own = asdict(facts_here(self.directory, None))
+        asked = [self._ask(each, "facts", gpus=True) for each in self._members]
+        found, refused = [], []
+        for member, future in zip(self._members, asked, strict=True):
+            try:
+                (facts,) = future.result(max(0.0, deadline - time.monotonic()))["facts"]
+                require_same(member.host, self._python, facts, own)
+                member.folder = facts["folder"]
+                found.append(HostFacts(**{**facts, "gpus": tuple(facts["gpus"])}))
+            except TimeoutError:
+                refused.append(silent(member.host, START_SECONDS))
+            except JaxnbError as error:
+                refused.append(str(error))
+        if refused:
+            raise StartError("\n".join(refused))
+        return tuple(found)
+
+    # ------------------------------------------------------------------ who is where
+
+    def place(self, counts: Sequence[int]) -> None:
+        """Says how many processes each host runs, in the order of the hosts."""
+        first = 0
+        for member, count in zip(self._members, counts, strict=True):
+            member.indices = range(first, first + count)
+            first += count
+
+    def host_of(self, process_index: int) -> str:
+        """Returns the name of the host that a process runs on."""
+        return self._member_of(process_index).host
+
+    def _member_of(self, process_index: int) -> Member:
+        return next(each for each in self._members if process_index in each.indices)
+
+    def silent_hosts(self) -> tuple[str, ...]:
+        """Returns the hosts that owe an answer."""
+        return tuple(each.host for each in self._members if each.client.is_awaited)
+
+    @property
+    def pid(self) -> int:
+        """The process, on the notebook's host, of its agent or of the connection to the first."""
+        return self._own_or_first().client.pid
+
+    def last_lines(self, lines: int = 20) -> str:
+        """Returns the last lines that the same agent wrote to its standard error."""
+        return self._own_or_first().client.last_lines(lines)
+
+    def _own_or_first(self) -> Member:
+        own = (each for each in self._members if not each.is_remote)
+        return next(own, self._members[0])
+
+    # ------------------------------------------------------------------ commands
+
+    def request(
+        self, op: str, read: Callable[[dict[str, Any]], Any] = dict, **arguments: Any
+    ) -> Future[Any]:
+        """Sends a command to the agents that it concerns.
+
+        Args:
+            op: The command.
+            read: Makes the result of the answer, in a reader thread.
+            arguments: Those of the command.
+
+        Returns:
+            A future of the answer: the first host's to a command for what serves the group, else
+            that of all, whose lists are joined in the order of the hosts. If one fails it fails, as
+            that of an :class:`~jaxnb.launch.forkclient.AgentClient`. A host that is lost counts
+            only if it was to start or hold something.
+        """
+        if op in OF_ONE:
+            first = self._members[0]
+            return first.client.request(
+                op, lambda answer: read(self._seen(first, answer)), **arguments
+            )
+        spared = op in SPARES_THE_LOST
+        members = [each for each in self._members if not (spared and each.is_lost)]
+        if op not in SPLIT:
+            asked = {each.host: self._ask(each, op, **arguments) for each in members}
+        else:
+            name, index_of = SPLIT[op]
+            parts = {
+                each.host: [x for x in arguments[name] if index_of(x) in each.indices]
+                for each in members
+            }
+            asked = {
+                each.host: self._ask(each, op, **{**arguments, name: parts[each.host]})
+                for each in members
+                if parts[each.host]
+            }
+        return joined(asked, read, spared=spared)
+
+    def _ask(self, member: Member, op: str, **arguments: Any) -> Future[Any]:
+        """Sends a command to one host, in its own terms."""
+        if op == "facts":
+            arguments = {"environment": dict(os.environ), **arguments}
+        if "environment" in arguments and member.is_remote:
+            arguments["environment"] = travelling(arguments["environment"], self._names)
+        if op == "engines":
+            arguments["starts"] = [self._as_on(member, each) for each in arguments["starts"]]
+
+        def read(answer: dict[str, Any]) -> dict[str, Any]:
+            if op == "engines":
+                member.pids.update(answer["pids"])
+            if op == "stop" and "engine" in arguments["roles"]:
+                member.pids.clear()
+            return answer
+
+        return member.client.request(op, read, **arguments)
+
+    def _as_on(self, member: Member, start: dict[str, Any]) -> dict[str, Any]:
+        """Returns what an engine is started with, as it is on its host."""
+        environment = start["environment"]
+        if member.is_remote:
+            environment = travelling(environment, self._names) | start["join"]["environment"]
+        there = {name: translated(start[name], self.directory, member.folder)
+                 for name in ("connection_info", "join")}  # fmt: skip
+        return {**start, **there, "environment": environment}
+
+    def _seen(self, member: Member, answer: dict[str, Any]) -> dict[str, Any]:
+        """Returns an answer as the notebook's host has it."""
+        return dict(translated(answer, member.folder, self.directory))
+
+    # ------------------------------------------------------------------ events and the end
+
+    def _on_event(self, member: Member, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "press":
+            pressed = self._member_of(event["index"]).client
+            pressed.request("signal", processes=[event["index"]], interrupts=True)
+        elif kind == "ended":
+            self._lose(member, event)
+        else:
+            if kind == "died" and event["role"] == "engine":
+                member.pids.pop(event["index"], None)
+            self.on_event({**event, "host": member.host})
+
+    def _lose(self, member: Member, event: dict[str, Any]) -> None:
+        member.is_lost = True
+        if self._is_closing:
+            return
+        tail = member.client.last_lines()
+        pids, member.pids = member.pids, {}
+        for index, pid in pids.items():
+            self.on_event({"event": "died", "role": "engine", "index": index, "pid": pid,
+                           "status": None, "tail": tail, "host": member.host})  # fmt: skip
+        role = "connection" if member.is_remote else "fork server"
+        self.on_event({**event, "role": role, "pid": member.client.pid, "tail": tail,
+                       "host": member.host})  # fmt: skip
+
+    def close(self, timeout_seconds: float = 10.0) -> None:
+        """Ends all agents and all their descendants, and waits until they are gone.
+
+        May be called again, also after a call that was interrupted.
+
+        Raises:
+            SessionBrokenError: Of those that did not end in time.
+        """
+        self._is_closing = True
+        for member in self._members:
+            member.client.end()
+        deadline = time.monotonic() + timeout_seconds
+        late = []
+        for member in self._members:
+            try:
+                member.client.close(max(0.0, deadline - time.monotonic()))
+            except SessionBrokenError as error:
+                late.append(str(error))
+        if late:
+            raise SessionBrokenError("\n".join(late))
+
+
+# ---------------------------------------------------------------------- parts, which are functions
+
+
+def is_here(host: str) -> bool:
+    """Whether a name is that of the notebook's own host, which takes no ssh."""
+    name = socket.gethostname()
+    return host in ("localhost", name, name.partition(".")[0])
+
+
+def silent(host: str, seconds: float) -> str:
+    """Returns the refusal of a host that gives no answer."""
+    return (
+        f"No agent could be started on {host}: it has not answered for {seconds:g} s. Nothing was "
+        f"started. `ssh {host} true` has to work by itself, and quickly."
+    )
+
+
+def translated(value: Any, old: str, new: str) -> Any:
+    """Returns plain data in which paths in one folder have become paths in another.
+
+    Also in text that is an address (``unix:`` with its path quoted), or JSON.
+    """
+    if isinstance(value, str):
+        forms = {form(old): form(new) for form in (str, quote, lambda path: json.dumps(path)[1:-1])}
+        pattern = "|".join(map(re.escape, forms))
+        return re.sub(rf"({pattern})(?![^/\s\"',;])", lambda found: forms[found[0]], value)
+    if isinstance(value, Mapping):
+        return {name: translated(each, old, new) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [translated(each, old, new) for each in value]
+    return value
+
+
+def merge(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns several answers as one: lists are joined, and of other values the first counts."""
+    merged: dict[str, Any] = {}
+    for answer in answers:
+        for name, value in answer.items():
+            if isinstance(value, list) and name in merged:
+                merged[name] = merged[name] + value
+            else:
+                merged.setdefault(name, value)
+    return merged
+
+
+def joined(
+    asked: Mapping[str, Future[Any]],
+    read: Callable[[dict[str, Any]], Any],
+    *,
+    spared: bool,
+) -> Future[Any]:
+    """Returns a future of what several hosts answer, without a thread of its own.
+
+    Args:
+        asked: Each host's answer.
+        read: Makes the result of all answers as one.
+        spared: Hosts whose agents have ended are left out, unless all have.
+    """
+    result: Future[Any] = Future()
+    result.set_running_or_notify_cancel()
+    left = len(asked)
+    lock = threading.Lock()
+
+    def done(_: Future[Any]) -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            is_last = left == 0
+        if is_last:
+            finish()
+
+    def finish() -> None:
+        errors = {host: each.exception() for host, each in asked.items() if each.exception()}
+        lost = [error for error in errors.values() if isinstance(error, SessionBrokenError)]
+        answers = [each.result() for host, each in asked.items() if host not in errors]
+        is_enough = spared and len(lost) == len(errors) and (answers or not errors)
+        if errors and not is_enough:
+            result.set_exception(next(iter(errors.values())))
+            return
+        try:
+            result.set_result(read(merge(answers)))
+        except Exception as error:  # for who waits for it
+            result.set_exception(error)
+
+    for each in asked.values():
+        each.add_done_callback(done)
+    if not asked:
+        finish()
+    return result

@@ -1,0 +1,227 @@
+"""Agents over ssh: started by the user's own OpenSSH, with its configuration, keys and jump hosts.
+
+Nothing listens for them: an agent is commanded by the connection's standard input and output, and
+ends when that ends. ssh asks for no password and accepts no unknown host: both would need a
+terminal, so they are refused with what to type in one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jaxnb.errors import SessionBrokenError, StartError
+from jaxnb.launch.folder import command_line
+from jaxnb.launch.forkclient import AgentClient
+
+CONNECT_SECONDS = 10
+"""So long a host may take to accept a connection, the exchange of keys included."""
+
+ALIVE_SECONDS, ALIVE_COUNT = 5, 9
+"""ssh ends a connection on which the host's sshd has not answered for this long, this often."""
+
+OPTIONS = {
+    "BatchMode": "yes",
+    "ConnectTimeout": CONNECT_SECONDS,
+    "ServerAliveInterval": ALIVE_SECONDS,
+    "ServerAliveCountMax": ALIVE_COUNT,
+    # A shared connection would outlive the agent, and end it together with others.
+    "ControlMaster": "no",
+    "ControlPath": "none",
+    # What the user has configured for terminals on that host.
+    "ClearAllForwardings": "yes",
+    "RemoteCommand": "none",
+    "LogLevel": "ERROR",
+}
+
+SSH_FAILED = 255
+"""ssh's own exit status if the connection failed; else it is the remote command's."""
+
+TRAVELS = ("JAX_", "XLA_", "NCCL_")
+"""What the notebook's variables begin with that its processes on other hosts get."""
+
+_ENTERS = 'cd -- "$0" 2>/dev/null || cd; exec "$@"'
+
+
+def travelling(environment: Mapping[str, str], names: Sequence[str] = ()) -> dict[str, str]:
+    """Returns the variables that processes on another host get beside the host's own.
+
+    Args:
+        environment: The notebook's.
+        names: Those that the user has named.
+    """
+    return {k: v for k, v in environment.items() if k.startswith(TRAVELS) or k in names}
+
+
+def ssh_command(host: str, python: str, directory: str, launcher: str) -> list[str]:
+    """Returns the command line that starts an agent on a host.
+
+    Args:
+        host: As ssh takes it: ``user@host``, or a name of the user's configuration.
+        python: The Python there, as a path or a name.
+        directory: Where it is to run; in the user's home if the host does not have it.
+        launcher: ``"fork"`` or ``"local"``.
+    """
+    _, *agent = command_line("jaxnb.launch.agent", launcher)
+    # The user's shell there need not be a POSIX one.
+    remote = shlex.join(["exec", "/bin/sh", "-c", _ENTERS, directory, python, *agent])
+    options = [word for name, value in OPTIONS.items() for word in ("-o", f"{name}={value}")]
+    return ["ssh", "-T", *options, "--", host, remote]
+
+
+class SshAgentClient(AgentClient):
+    """Owns an agent on another host.
+
+    The agent, its descendants and its folder end when this object is closed, and when this
+    process or the connection ends in whatever way.
+
+    Args:
+        host: As ssh takes it.
+        python: The Python there.
+        launcher: ``"fork"`` or ``"local"``.
+        log_path: The file for what ssh and the agent write to standard error.
+        environment: The variables that are added to the host's own.
+        on_event: Called in a reader thread for every event.
+
+    Raises:
+        StartError: This machine has no ssh.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        python: str,
+        launcher: str,
+        log_path: str,
+        environment: Mapping[str, str],
+        on_event: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self.host = host
+        self.name = f"The agent on {host}"
+        self._python = python
+        words = ssh_command(host, python, os.getcwd(), launcher)
+        try:
+            super().__init__(words, log_path, on_event, json.dumps(dict(environment)).encode())
+        except FileNotFoundError:
+            raise StartError(
+                f"No agent could be started on {host}: this machine has no program `ssh` on PATH. "
+                "Nothing was started. Install OpenSSH's client."
+            ) from None
+
+    def _ended_error(self) -> SessionBrokenError | StartError:
+        if not self.has_begun:
+            printed = self.printed.decode(errors="replace")
+            return StartError(
+                refusal(self.host, self._python, self.status, self.last_lines(), printed)
+            )
+        return super()._ended_error()
+
+    def _late_error(self, seconds: float) -> SessionBrokenError:
+        return SessionBrokenError(
+            f"{self.name} did not end within {seconds:g} s, and the connection to it was closed: "
+            "it ends its processes as soon as its host notices that."
+        )
+
+
+# ---------------------------------------------------------------------- refusals
+
+_CONNECTION = re.compile(r"connect to (?:host|address) .* port (\d+): (.+)")
+
+
+def refusal(host: str, python: str, status: int | None, errors: str, printed: str = "") -> str:
+    """Returns why no agent could be started on a host, and what to type.
+
+    Args:
+        host: As ssh was given it.
+        python: The Python that was to run it.
+        status: ssh's exit status.
+        errors: What ssh, or the command on the host, wrote to standard error.
+        printed: What was written to standard output; not by the agent.
+    """
+    if status == SSH_FAILED:
+        reason, then = _of_ssh(host, errors)
+    else:
+        reason, then = _of_command(host, python, status, errors)
+    shown = "".join(
+        f"\n    {line}" for line in [*printed.splitlines(), *errors.splitlines()][-20:] if line
+    )
+    return f"No agent could be started on {host}: {reason}. Nothing was started. {then}{shown}"
+
+
+def _of_ssh(host: str, errors: str) -> tuple[str, str]:
+    by_hand = f"`ssh {host} true` has to work by itself, without a question"
+    if "Could not resolve hostname" in errors:
+        return "its name does not resolve", "Check its name; ssh knows those in ~/.ssh/config too."
+    if "Host key verification failed" in errors:
+        if "HAS CHANGED" in errors:
+            return (
+                "its host key is not the one that ssh knows: it was installed again, or another "
+                "machine answers in its place",
+                f"If you know why: `ssh-keygen -R {host}`, then `ssh {host} true`.",
+            )
+        return "ssh does not know its host key", f"Type `ssh {host} true` to accept its key."
+    if "Permission denied" in errors or "Too many authentication failures" in errors:
+        return (
+            "it does not accept your key",
+            f"{by_hand} (`ssh-copy-id {host}`; a key with a passphrase needs `ssh-add`).",
+        )
+    if found := _CONNECTION.search(errors):
+        port, why = found.groups()
+        return f"nothing answers on its port {port} ({why.strip().lower()})", f"{by_hand}."
+    return "the connection failed", f"{by_hand}."
+
+
+def _of_command(host: str, python: str, status: int | None, errors: str) -> tuple[str, str]:
+    if status in (126, 127):
+        return (
+            f"it has no Python `{python}`",
+            "Name the one that it has with `--python PATH`.",
+        )
+    if found := re.search(r"No module named '?([\w.]+)", errors):
+        package = found[1].partition(".")[0]
+        return (
+            f"{python} there has no package {package}",
+            f"Install there what this notebook has: `ssh {host} {shlex.quote(python)} -m pip "
+            "install jaxnb`; or name another Python with `--python PATH`.",
+        )
+    return (
+        f"what ssh ran there ended with exit status {status} before the agent began",
+        f"Try `ssh {host} {shlex.quote(python)} -c 'import jaxnb'`.",
+    )
+
+
+def require_same(host: str, python: str, facts: Mapping[str, Any], own: Mapping[str, str]) -> None:
+    """Refuses an agent with another Python, JAX or jaxnb than the notebook's.
+
+    Args:
+        host: Where it is.
+        python: Its Python, as it was started.
+        facts: Its versions, among what it has reported.
+        own: The notebook's: ``python``, ``jax``, ``jaxnb``.
+
+    Raises:
+        StartError: One differs; of Python, the feature release.
+    """
+    names = {"python": "Python", "jax": "JAX", "jaxnb": "jaxnb"}
+    differing = [name for name in names if _compared(name, facts) != _compared(name, own)]
+    if not differing:
+        return
+    theirs = " and ".join([f"{names[name]} {facts[name]}" for name in differing])
+    ours = " and ".join([f"{names[name]} {own[name]}" for name in differing])
+    packages = [f"{name}=={own[name]}" for name in differing if name != "python"]
+    then = f"Name a Python {'.'.join(own['python'].split('.')[:2])} there with `--python PATH`."
+    if "python" not in differing:
+        install = f"{shlex.quote(python)} -m pip install {' '.join(packages)}"
+        then = f"Install the same there: `ssh {host} {install}`."
+    raise StartError(
+        f"{host} has {theirs}, and the notebook {ours}: processes of one group need the same. "
+        f"Nothing was started. {then}"
+    )
+
+
+def _compared(name: str, versions: Mapping[str, str]) -> list[str]:
+    return versions[name].split(".")[: 2 if name == "python" else None]
