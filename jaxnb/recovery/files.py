@@ -265,14 +265,18 @@ def _put_back(old: Path, target: Path, partial: Path, error: BaseException) -> N
         ) from error
 
 
-def require_own(path: Path) -> None:
-    """Takes what nobody else can have written: it is unpickled, and so run."""
+def why_not_own(path: Path) -> str:
+    """Returns why somebody else can have written a file; empty if nobody can have.
+
+    What is in it is unpickled, and so run.
+    """
     try:
         found = path.stat()
     except OSError as error:
-        raise JaxnbError(f"{path} cannot be read ({error.strerror}). Nothing was loaded.") from None
+        return f"{path} cannot be read ({error.strerror})"
     if found.st_uid not in (os.getuid(), 0) or found.st_mode & 0o022:
-        raise JaxnbError(
-            f"{path} can be written by other users than you, and to load variables is to run code. "
-            "Nothing was loaded. If you trust it, make it yours: `chown`, `chmod go-w`."
+        return (
+            f"{path} can be written by other users than you, and to load variables is to run code; "
+            "if you trust it, make it yours: `chown`, `chmod go-w`"
         )
+    return ""

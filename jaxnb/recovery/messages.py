@@ -134,7 +134,7 @@ class StateFile:
     """A file with the variables of one process.
 
     Attributes:
-        name: In its directory.
+        name: In its directory; its whole path where that is not the directory of the manifest.
         nbytes: Its size.
         digest: Of its bytes, in hexadecimal digits.
     """

@@ -65,7 +65,9 @@ def drop(process: ThisProcess) -> None:
 
 
 def check(process: ThisProcess, *, path: str, expected: str) -> Refused | None:
-    """Looks whether a file is as it was written; nothing in it is made yet."""
+    """Looks whether a file is this user's, and as it was written; nothing in it is made yet."""
+    if reason := files.why_not_own(Path(path)):
+        return Refused(f"found that {reason}")
     try:
         is_same = files.digest(Path(path)) == expected
     except OSError as error:

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -321,6 +321,9 @@ class Recovery:
                 files = self.carrier.write(packed, room.folders)
                 paths = {i: room.folders[i] / file.name for i, file in files.items()}
                 self._require_fit(paths.values())
+                for i, file in files.items():
+                    if room.folders[i] != room.first:
+                        files[i] = replace(file, name=str(paths[i]))
                 saver = Saver(self.channel(self.interrupted), self.group())
                 manifest, told = saver.manifest(packed.processes, files)
                 room.complete(manifest)

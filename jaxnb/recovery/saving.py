@@ -21,9 +21,9 @@ from jaxnb.recovery.files import (
     MANIFEST,
     name_of,
     put_in_place,
-    require_own,
     require_room,
     target_of,
+    why_not_own,
 )
 from jaxnb.recovery.fit_to_size import Facts, lost_here, require_readable, resized_notes
 from jaxnb.recovery.messages import (
@@ -151,15 +151,14 @@ class Saver:
         notes = require_readable(path, saved_by, self.facts)
         _require_known(path, names, manifest)
         found = _files_of(manifest, saved_by.num_processes)
-        for file in found.values():
-            require_own(path / file.name)
-        checks = [
-            {"path": str(path / file.name), "expected": file.digest} for file in found.values()
-        ]
-        for start in range(0, len(checks), self.num_processes):
-            some = dict(enumerate(checks[start : start + self.num_processes]))
-            _require_done(self._each("check", "checked", some), "Nothing was loaded")
         paths = {i: path / file.name for i, file in found.items()}
+        rounds: dict[int, dict[int, dict[str, Any]]] = {}
+        for i, file in found.items():  # each is read where it is used, if that is known
+            number, index = divmod(i, self.num_processes)
+            check = {"path": str(paths[i]), "expected": file.digest}
+            rounds.setdefault(number, {})[index] = check
+        for some in rounds.values():
+            _require_done(self._each("check", "checked", some), "Nothing was loaded")
         taken = self.bind(paths, saved_by, names)
         if without := [i for i in range(saved_by.num_processes) if i not in found]:
             notes += (f"{capitalized(processes_label(without))} had died, and saved nothing.",)
@@ -305,7 +304,7 @@ def _require_known(path: Path, names: Sequence[str], manifest: dict[str, Any]) -
 
 def _files_of(manifest: dict[str, Any], num_processes: int) -> dict[int, StateFile]:
     """Returns each process's file; one that had died has none."""
-    found = {each["name"]: StateFile(**each) for each in manifest["files"]}
+    found = {Path(each["name"]).name: StateFile(**each) for each in manifest["files"]}
     return {i: found[name_of(i)] for i in range(num_processes) if name_of(i) in found}
 
 
@@ -332,7 +331,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     if not (path / MANIFEST).is_file():
         raise UsageError(f"{path} has no saved variables ({MANIFEST}). Nothing was loaded.")
     for each in (path, path / MANIFEST):
-        require_own(each)
+        if reason := why_not_own(each):
+            raise JaxnbError(f"{reason}. Nothing was loaded.")
     try:
         manifest: Any = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except ValueError as error:
