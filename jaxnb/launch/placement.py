@@ -235,30 +235,34 @@ def _counts(
                 f"{plural(most, 'GPU')}, and NCCL refuses two processes of one group on one GPU. "
                 f"Nothing was started. Ask for `{host.name}:{most}`, or add `--platform cpu`."
             )
-    if options.num_processes is None:
-        sizes_alone = (DEFAULT_NUM_PROCESSES if most is None else most for _, most in sizes)
-        return tuple(h.count or n for h, n in zip(asked, sizes_alone, strict=True))
+    n = options.num_processes
+    if n is None:
+        alone = (DEFAULT_NUM_PROCESSES if most is None else most for _, most in sizes)
+        return tuple(host.count or count for host, count in zip(asked, alone, strict=True))
     counts = [host.count or 1 for host in asked]
     free = [i for i, host in enumerate(asked) if host.count is None]
-    n = options.num_processes
-    room = sum(counts) if not free else None
-    if sum(counts) > n or (room is not None and room != n):
-        at_least = "at least " if free else ""
+    least = sum(counts)
+    if least > n or (least < n and not free):
+        each = ", at least one on each," if free else ""
         raise UsageError(
-            f"{plural(n, 'process')} (-n) were asked for, and --hosts asks for {at_least}"
-            f"{sum(counts)}, one on each host without a number. Nothing was started. Type `-n "
-            f"{sum(counts)}`, or other hosts."
+            f"{plural(n, 'process')} (-n) were asked for, and{each} {least} by --hosts. Nothing "
+            f"was started. Type `-n {least}`, or other numbers of hosts or on them."
         )
-    while sum(counts) < n:
-        open_ = [i for i in free if sizes[i][1] is None or counts[i] < sizes[i][0]]
-        if not open_:
-            there = " and ".join(
-                f"{h.name} {plural(s, 'GPU')}" for h, (s, _) in zip(asked, sizes, strict=True)
-            )
-            raise UsageError(
-                f"{n} processes were asked for, and there are fewer GPUs: {there}. NCCL refuses "
-                f"two processes of one group on one GPU. Nothing was started. Start with `-n "
-                f"{sum(counts)}`, or with `-n {n} --platform cpu`."
-            )
-        counts[min(open_, key=lambda i: (counts[i] + 1) / sizes[i][0])] += 1
+    for _ in range(n - least):
+        fit = [i for i in free if sizes[i][1] is None or counts[i] < sizes[i][0]]
+        if not fit:
+            raise _too_few_gpus(n, asked, sizes, sum(counts))
+        counts[min(fit, key=lambda i: (counts[i] + 1) / sizes[i][0])] += 1
     return tuple(counts)
+
+
+def _too_few_gpus(
+    n: int, asked: Sequence[AskedHost], sizes: Sequence[tuple[int, int | None]], most: int
+) -> UsageError:
+    there = zip(asked, sizes, strict=True)
+    gpus = ", ".join(f"{plural(size, 'GPU')} on {host.name}" for host, (size, _) in there)
+    return UsageError(
+        f"{n} processes were asked for, and there are fewer GPUs ({gpus}); NCCL refuses two "
+        f"processes of one group on one GPU. Nothing was started. Start with `-n {most}`, or with "
+        f"`-n {n} --platform cpu`."
+    )
