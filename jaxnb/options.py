@@ -13,8 +13,9 @@ from jaxnb.model.dispatches import CheckMode
 from jaxnb.model.insight import CheckNans
 
 PLATFORMS = ("auto", "cpu", "gpu")
-LAUNCHERS = ("fork", "local")
-"""``"fork"`` forks processes that have imported jax; with ``"local"`` each imports it by itself."""
+LAUNCHERS = ("fork", "local", "ssh")
+"""``"fork"`` forks processes that have imported jax; with ``"local"`` each imports it by itself;
+``"ssh"`` starts them on other hosts."""
 COLLECTIVES = ("gloo",)
 CHECKS = get_args(CheckMode)
 DEFAULT_NUM_PROCESSES = 4
@@ -136,12 +137,19 @@ class StartOptions:
 
 
 def launcher_of(options: StartOptions) -> str:
-    """Returns the name of the launcher that was asked for, or of the best on this system.
+    """Returns how each host starts its processes: as was asked for, or as is best on this system.
 
     Raises:
-        UsageError: There is no launcher of that name.
+        UsageError: There is no launcher of that name, or none of the hosts that it needs.
     """
-    return one_of("launcher", options.launcher or default_launcher(), LAUNCHERS)
+    asked = options.launcher or default_launcher()
+    if one_of("launcher", asked, LAUNCHERS) != "ssh":
+        return asked
+    if not options.hosts:
+        raise UsageError(
+            "`--launcher ssh` needs hosts. Nothing was started. Add `--hosts hostA,hostB`."
+        )
+    return default_launcher()
 
 
 def default_launcher() -> str:

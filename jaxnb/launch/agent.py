@@ -51,6 +51,9 @@ class Agent(ForkServer):
                 each["environment"] = {**self._environment, **each["environment"]}
             if "directory" in each:
                 each["directory"] = folder_here(each["directory"])
+        if command["op"] == "facts":
+            # Other hosts reach this one where ssh did.
+            command.setdefault("peer", os.environ["SSH_CONNECTION"].split()[0])
         super()._execute(command)
 
 

@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
@@ -16,8 +16,9 @@ from typing import Any
 
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.deaths import Death
-from jaxnb.launch.forkclient import take
+from jaxnb.launch.forkclient import ForkServerClient, take
 from jaxnb.launch.host import Look, stopped_text
+from jaxnb.launch.hosts import Agents
 from jaxnb.model.cells import JoinRequest
 from jaxnb.model.group import HostFacts
 
@@ -43,6 +44,8 @@ class ProcessGroup:
 
     Args:
         launcher: ``"fork"`` or ``"local"``.
+        hosts: The hosts that they run on, over ssh; none for this one alone.
+        names: Variables that processes on other hosts get, too.
         on_death: Called from another thread for each unexpected :class:`Death`.
         on_text: Called likewise with a process index and what the C code of that process (XLA,
             NCCL) wrote to its standard output or error.
@@ -54,6 +57,8 @@ class ProcessGroup:
     def __init__(
         self,
         launcher: str,
+        hosts: Sequence[str],
+        names: Sequence[str],
         on_death: Callable[[Death], None],
         on_text: Callable[[int, str], None],
     ) -> None:
@@ -66,10 +71,43 @@ class ProcessGroup:
         self._helpers: dict[str, int] = {}
         self.pids: dict[int, int] = {}
         self.identities: dict[int, str] = {}
-        self._fork_server = take(launcher, self._on_fork_event)
+        self._fork_server: ForkServerClient | Agents
+        if hosts:
+            self._fork_server = Agents(hosts, self._on_fork_event, launcher=launcher, names=names)
+        else:
+            self._fork_server = take(launcher, self._on_fork_event)
         self.directory = self._fork_server.directory
 
-    # ------------------------------------------------------------------ its host
+    # ------------------------------------------------------------------ its hosts
+
+    def place(self, counts: Sequence[int]) -> None:
+        """Says how many processes each host runs, in the order of the hosts."""
+        if isinstance(self._fork_server, Agents):
+            self._fork_server.place(counts)
+
+    def address_of(self, process_index: int) -> str:
+        """Returns the address by which the other processes reach a process."""
+        if isinstance(self._fork_server, Agents):
+            return self._fork_server.address_of(process_index)
+        return LOOPBACK
+
+    def host_of(self, process_index: int) -> str:
+        """Returns the host that a process runs on; empty if the group has one host."""
+        if isinstance(self._fork_server, Agents):
+            return self._fork_server.host_of(process_index)
+        return ""
+
+    def publish(self) -> None:
+        """Has the sockets of one host's processes reached from those that need them.
+
+        Raises:
+            StartError: A host cannot listen on them, or is lost.
+        """
+        if isinstance(self._fork_server, Agents):
+            try:
+                self._fork_server.publish()
+            except SessionBrokenError as error:
+                raise StartError(str(error)) from None
 
     def facts(self, *, gpus: bool) -> tuple[HostFacts, ...]:
         """Returns what there is on each host of the group.

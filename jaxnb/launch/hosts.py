@@ -4,9 +4,9 @@ Each host has a fork server, its agent: over ssh, or, on the notebook's own host
 group's services run on the first host. Processes are named by their index in the group; their
 agents find the process ids.
 
-Every host has a folder of the group's, and in all of them a socket has the same name. Paths in one
-of them are translated on their way: the notebook sees those of its own host, each process those of
-the host that it runs on.
+Every host has a folder of the group's, and in all of them a socket has the same name: the tunnel
+carries what comes to it from one host to another. Paths in one of them are translated on their way:
+the notebook sees those of its own host, each process those of the host that it runs on.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from typing import Any
 from urllib.parse import quote
 
 from jaxnb.errors import JaxnbError, SessionBrokenError, StartError
-from jaxnb.launch.folder import make_folder
 from jaxnb.launch.forkclient import AgentClient, EventHandler, take
 from jaxnb.launch.host import facts as facts_here
+from jaxnb.launch.host import network_towards
 from jaxnb.launch.ssh import SshAgentClient, require_same, travelling
+from jaxnb.launch.tunnel import make_certificate
 from jaxnb.model.group import HostFacts
 
 START_SECONDS = 60.0
@@ -51,25 +52,40 @@ process one of its entries belongs. All others go to all agents."""
 SPARES_THE_LOST = {"signal", "look", "stop", "scratch_end"}
 """Commands that concern nothing on a host that is lost: the others' answers are enough."""
 
+FORWARDS = {"ipp": "forwards", "sentinel": "engine forwards"}
+"""By the first letters of a socket's name, the role of what carries it between hosts: it ends with
+whom the socket belongs to."""
+
+SERVICE_FORWARDS = "service forwards"
+
+TUNNEL_SECONDS = 30.0
+"""So long each end of the tunnel may take to be there."""
+
 
 @dataclass
 class Member:
     """A host of the group.
 
     Attributes:
-        host: As the user named it.
+        host: As the user named it; empty for the notebook's if it runs none of the processes.
+        launcher: ``"fork"`` or ``"local"``.
         client: Its agent.
         folder: The group's folder there.
         indices: The processes that run on it.
         pids: Those that have been started and have not ended, to their process ids there.
+        address: By which the other hosts reach it.
+        port: Of its door.
         is_lost: Its agent has ended without having been told to.
     """
 
     host: str
+    launcher: str
     client: AgentClient = field(init=False)
     folder: str = ""
     indices: range = range(0)
     pids: dict[int, int] = field(default_factory=dict)
+    address: str = ""
+    port: int = 0
     is_lost: bool = False
 
     @property
@@ -116,11 +132,17 @@ class Agents:
         self._names = names
         self._is_closing = False
         self._members: list[Member] = []
-        self.directory = "" if any(map(is_here, hosts)) else make_folder()
+        self._published: dict[str, set[str]] = {}
+        here = next(filter(is_here, hosts), None)
+        # The notebook's own host runs no process then, and one end of the tunnel.
+        self._own = self._started(Member(here or "", launcher if here else "local"))
+        self.directory = self._own.folder
         try:
             for host in hosts:
-                self._members.append(self._started(Member(host)))
+                is_own = host == here
+                self._members.append(self._own if is_own else self._started(Member(host, launcher)))
             self.facts = self._first_facts()
+            self._open_doors()
         except BaseException:
             with suppress(SessionBrokenError):
                 self.close()
@@ -131,14 +153,14 @@ class Agents:
         def on_event(event: dict[str, Any]) -> None:
             self._on_event(member, event)
 
-        if is_here(member.host):
-            member.client = client = take(self.launcher, on_event)
-            self.directory = self.directory or client.directory
+        if not member.host or is_here(member.host):
+            member.client = own = take(member.launcher, on_event)
+            member.folder = own.directory
             return member
         member.client = SshAgentClient(
             member.host,
             self._python,
-            self.launcher,
+            member.launcher,
             os.path.join(self.directory, f"agent-{len(self._members)}.log"),
             travelling(os.environ, self._names),
             on_event,
@@ -159,7 +181,7 @@ class Agents:
             try:
                 (facts,) = future.result(max(0.0, deadline - time.monotonic()))["facts"]
                 require_same(member.host, self._python, facts, own)
-                member.folder = facts["folder"]
+                member.folder, member.address = facts["folder"], facts["address"]
                 found.append(HostFacts(**{**facts, "gpus": tuple(facts["gpus"])}))
             except TimeoutError:
                 refused.append(silent(member.host, START_SECONDS))
@@ -168,6 +190,52 @@ class Agents:
         if refused:
             raise StartError("\n".join(refused))
         return tuple(found)
+
+    # ------------------------------------------------------------------ the tunnel
+
+    def _open_doors(self) -> None:
+        """Has each host listen for the others, who show the group's certificate.
+
+        Raises:
+            StartError: There is no ``openssl``, or a host cannot listen.
+        """
+        self._certificate = make_certificate()
+        remote = next((each for each in self._members if each.is_remote), None)
+        if remote is not None:
+            self._own.address = network_towards(remote.address)["address"]
+        asked = [
+            (each, self._ask(each, "door", address=each.address, certificate=self._certificate))
+            for each in self._members
+        ]
+        for member, answer in asked:
+            member.port = int(answer.result(TUNNEL_SECONDS)["line"])
+
+    def publish(self) -> None:
+        """Has new sockets reached from other hosts: the first host's from all, others' from here.
+
+        Raises:
+            StartError: A host cannot listen on them.
+            SessionBrokenError: A host is lost.
+        """
+        asked = [(each, self._ask(each, "sockets")) for each in self._members]
+        forwards = []
+        for owner, answer in asked:
+            routes: dict[str, list[tuple[str, str, int]]] = {}
+            for name in answer.result(TUNNEL_SECONDS)["names"]:
+                role = FORWARDS.get(re.split(r"[-:]", name)[0], SERVICE_FORWARDS)
+                if all(name not in names for names in self._published.values()):
+                    routes.setdefault(role, []).append((name, owner.address, owner.port))
+            users = self._members if owner is self._members[0] else []
+            for role, those in routes.items():
+                self._published.setdefault(role, set()).update(name for name, *_ in those)
+                forwards += [
+                    self._ask(user, "forwards", role=role, routes=those,
+                              certificate=self._certificate)
+                    for user in {id(each): each for each in (*users, self._own)}.values()
+                    if user is not owner
+                ]  # fmt: skip
+        for each in forwards:
+            each.result(TUNNEL_SECONDS)
 
     # ------------------------------------------------------------------ who is where
 
@@ -185,22 +253,22 @@ class Agents:
     def _member_of(self, process_index: int) -> Member:
         return next(each for each in self._members if process_index in each.indices)
 
+    def address_of(self, process_index: int) -> str:
+        """Returns the address by which a process is reached from the other hosts."""
+        return self._member_of(process_index).address
+
     def silent_hosts(self) -> tuple[str, ...]:
         """Returns the hosts that owe an answer."""
         return tuple(each.host for each in self._members if each.client.is_awaited)
 
     @property
     def pid(self) -> int:
-        """The process, on the notebook's host, of its agent or of the connection to the first."""
-        return self._own_or_first().client.pid
+        """The process of the agent on the notebook's host."""
+        return self._own.client.pid
 
     def last_lines(self, lines: int = 20) -> str:
         """Returns the last lines that the same agent wrote to its standard error."""
-        return self._own_or_first().client.last_lines(lines)
-
-    def _own_or_first(self) -> Member:
-        own = (each for each in self._members if not each.is_remote)
-        return next(own, self._members[0])
+        return self._own.client.last_lines(lines)
 
     # ------------------------------------------------------------------ commands
 
@@ -226,7 +294,13 @@ class Agents:
                 op, lambda answer: read(self._seen(first, answer)), **arguments
             )
         spared = op in SPARES_THE_LOST
-        members = [each for each in self._members if not (spared and each.is_lost)]
+        everywhere = self._all() if op == "stop" else self._members
+        members = [each for each in everywhere if not (spared and each.is_lost)]
+        if op == "stop":
+            forwards = [f"{role} forwards" for role in arguments["roles"]]
+            arguments["roles"] = [*arguments["roles"], *forwards]
+            for role in forwards:
+                self._published.pop(role, None)
         if op not in SPLIT:
             asked = {each.host: self._ask(each, op, **arguments) for each in members}
         else:
@@ -278,14 +352,25 @@ class Agents:
     def _on_event(self, member: Member, event: dict[str, Any]) -> None:
         kind = event["event"]
         if kind == "press":
-            pressed = self._member_of(event["index"]).client
-            pressed.request("signal", processes=[event["index"]], interrupts=True)
+            self._press(event["index"])
         elif kind == "ended":
             self._lose(member, event)
         else:
             if kind == "died" and event["role"] == "engine":
                 member.pids.pop(event["index"], None)
             self.on_event({**event, "host": member.host})
+
+    def _press(self, index: int) -> None:
+        """Has the agent of a process interrupt it, and the conductor told once that is done."""
+        pressed = self._member_of(index).client.request(
+            "signal", processes=[index], interrupts=True
+        )
+        conductor = self._members[0].client
+        pressed.add_done_callback(lambda _: conductor.request("pressed", index=index))
+
+    def _all(self) -> list[Member]:
+        """The hosts of the processes, and the notebook's."""
+        return [*self._members, *([] if self._own in self._members else [self._own])]
 
     def _lose(self, member: Member, event: dict[str, Any]) -> None:
         member.is_lost = True
@@ -309,11 +394,11 @@ class Agents:
             SessionBrokenError: Of those that did not end in time.
         """
         self._is_closing = True
-        for member in self._members:
+        for member in self._all():
             member.client.end()
         deadline = time.monotonic() + timeout_seconds
         late = []
-        for member in self._members:
+        for member in self._all():
             try:
                 member.client.close(max(0.0, deadline - time.monotonic()))
             except SessionBrokenError as error:

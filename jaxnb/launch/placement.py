@@ -41,6 +41,11 @@ class Placement:
     counts: tuple[int, ...] = ()
 
 
+def counts_of(placement: Placement) -> tuple[int, ...]:
+    """Returns how many processes each host runs; of a group without other hosts, this one."""
+    return placement.counts or (placement.num_processes,)
+
+
 _PLATFORMS = {"": "auto", "cpu": "cpu", "gpu": "gpu", "cuda": "gpu", "rocm": "gpu"}
 """What JAX calls a platform, to an option."""
 

@@ -197,7 +197,8 @@ def install(folder: str, locks: str, index: int) -> None:
         index: This process's index.
     """
     global programs, _fault
-    Path(locks).mkdir(mode=0o700, exist_ok=True)
+    for each in (folder, locks):  # of several hosts one may not have it
+        Path(each).mkdir(mode=0o700, exist_ok=True)
     shared = Programs(Path(folder), Path(locks), index)
     _fault = hook_compilations(shared.made)
     programs = None if _fault else shared

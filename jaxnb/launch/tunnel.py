@@ -156,6 +156,8 @@ def forwards(
             path = os.path.join(cluster_dir, name)
             listener = socket.socket(socket.AF_UNIX)
             try:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)  # of forwards that were killed
                 listener.bind(path)
             except OSError as error:
                 raise SystemExit(f"The tunnel between the hosts: {path}: {error}.") from None

@@ -22,7 +22,7 @@ from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError, Usa
 from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.deaths import Death, death_error
 from jaxnb.launch.folder import OFF, programs_folder
-from jaxnb.launch.placement import Placement, place
+from jaxnb.launch.placement import Placement, counts_of, parse_hosts, place, place_on_hosts
 from jaxnb.lockstep import settings
 from jaxnb.lockstep.notebook_side import Serials
 from jaxnb.model.cells import StreamChunk
@@ -76,6 +76,8 @@ class Life:
         self._work = work
         self._on_join = on_join
         self._launcher = launcher_of(options)
+        self._hosts = [each.name for each in parse_hosts(options.hosts)] if options.hosts else []
+        self._names = [each.partition("=")[0] for each in options.env]
         self._transport: Transport | None = None
         self.sentinels = Sentinels(b"", ())
         self._owner_pid = os.getpid()
@@ -129,7 +131,7 @@ class Life:
             processes=tuple(self.processes),
             state=self.state,
             platform=platform,
-            launcher=self._launcher,
+            launcher="ssh" if self._hosts else self._launcher,
             collectives="nccl" if platform == "gpu" else self.options.collectives,
             jax_version=self.reports[0].jax_version,
             start_seconds=self._start_seconds,
@@ -254,13 +256,16 @@ class Life:
         self._environment = jax_environment()
         try:
             with sigint_held():  # a group that nobody knows of could not be ended
-                self.cluster = ProcessGroup(self._launcher, self._on_death, self._on_text)
+                self.cluster = ProcessGroup(
+                    self._launcher, self._hosts, self._names, self._on_death, self._on_text
+                )
         except KeyboardInterrupt:
             if hasattr(self, "cluster"):  # else the making was interrupted, and has cleaned up
                 self.close()
             raise
 
     def _bring_up(self, progress: Progress) -> None:
+        self.cluster.place(self.placement.counts)
         starter = Starter(
             self.cluster,
             self.options,
@@ -343,15 +348,37 @@ def _prepared(
     options: StartOptions, cluster: ProcessGroup
 ) -> tuple[StartOptions, Placement, list[str]]:
     """Returns what is started, and what is to be told of where programs are kept."""
-    (host,) = cluster.facts(gpus=options.platform != "cpu")
-    placement = place(options, host.gpus)
-    require_room(placement, host.available_bytes)
+    placement = _placed(options, cluster)
     if placement.platform == "cpu":
         folder, note = programs_folder(options.compile_cache)
     else:
         folder = ""
         note = "On GPUs each process compiles by itself." if options.compile_cache else ""
     return replace(options, compile_cache=folder or OFF), placement, [note] if note else []
+
+
+def _placed(
+    options: StartOptions, cluster: ProcessGroup, ending: Placement | None = None
+) -> Placement:
+    """Places the processes of a group, where there is room for them.
+
+    Args:
+        options: What was asked for.
+        cluster: Knows what its hosts have.
+        ending: Whose processes will have ended by then.
+
+    Raises:
+        UsageError: It is not possible.
+    """
+    facts = cluster.facts(gpus=options.platform != "cpu")
+    if options.hosts:
+        placement = place_on_hosts(options, parse_hosts(options.hosts), facts)
+    else:
+        placement = place(options, facts[0].gpus)
+    ends = counts_of(ending) if ending is not None else (0,) * len(facts)
+    for host, count, end in zip(facts, counts_of(placement), ends, strict=True):
+        require_room(replace(placement, num_processes=count), host.available_bytes, end)
+    return placement
 
 
 def other_size(life: Life, num_processes: int | None, devices: int | None) -> Size | None:
@@ -374,7 +401,5 @@ def other_size(life: Life, num_processes: int | None, devices: int | None) -> Si
         devices_per_process=devices,
         platform=now.platform,
     )
-    (host,) = life.cluster.facts(gpus=now.platform != "cpu")
-    size = Size(options, place(options, host.gpus))
-    require_room(size.placement, host.available_bytes, now.num_processes)
+    size = Size(options, _placed(options, life.cluster, now))
     return None if size.numbers == Size(options, now).numbers else size

@@ -6,13 +6,15 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from jaxnb.cells.sinks import StderrNotices
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.labels import capitalized, plural, processes_label
-from jaxnb.launch.cluster import LOOPBACK, ProcessGroup
+from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.deaths import Death, describe_death, last_lines
+from jaxnb.launch.folder import OFF
 from jaxnb.launch.placement import Placement
 from jaxnb.lockstep import settings
 from jaxnb.model.cells import CheckRequest, JoinRequest, RequestFailed
@@ -106,6 +108,7 @@ class Starter:
             service = self._group.start_service(n)
         address = self._await(service, "JAX's coordination service")
         self.progress("launching", plural(n, "process"))
+        self._group.publish()
         try:
             self._group.start_processes(self._joins(address))
         except SessionBrokenError as error:
@@ -114,13 +117,37 @@ class Starter:
         try:
             self.progress("joining", plural(n, "process"))
             transport.wait_for(self._group.identities, self._deadline, self.check_alive)
-            return transport, self._check(transport)
+            reports = self._check(transport)
+            self._group.publish()
+            return transport, [self._reached(each) for each in reports]
         except BaseException as error:
             if known is None:
                 transport.close()
             if isinstance(error, TimeoutError):
                 raise StartError(f"{error}{self._what_they_do()}.") from None
             raise
+
+    def _reached(self, report: ProcessReport) -> ProcessReport:
+        """Returns a report with its sentinel's address here: its name in the group's folder."""
+        if report.sentinel is None:
+            return report
+        name = report.sentinel.url.rpartition("/")[2]
+        url = f"ipc://{self._group.directory}/{name}"
+        return replace(report, sentinel=replace(report.sentinel, url=url))
+
+    @property
+    def _programs_folder(self) -> str:
+        """Where compiled programs are kept: on several hosts, for as long as the group lives."""
+        kept = self._options.compile_cache
+        if self._options.hosts and kept != OFF:
+            return os.path.join(self._group.directory, "programs")
+        return kept
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        """The variables that the user has given values."""
+        given = (each.partition("=") for each in self._options.env)
+        return {name: value for name, equals, value in given if equals}
 
     def _joins(self, address: str) -> list[JoinRequest]:
         placement = self._placement
@@ -131,12 +158,12 @@ class Starter:
                 coordinator_address=address,
                 platform=placement.platform,
                 devices_per_process=placement.devices_per_process,
-                bind_host=LOOPBACK,
+                bind_host=self._group.address_of(index),
                 socket_folder=self._group.directory,
                 collectives=self._options.collectives,
-                programs_folder=self._options.compile_cache,
+                programs_folder=self._programs_folder,
                 bare=self._options.bare,
-                environment=placement.environments[index],
+                environment={**self._environment, **placement.environments[index]},
                 arguments=sys.argv,
                 timeout_seconds=max(1, int(min(self._options.timeout, MAX_SECONDS))),
             )
