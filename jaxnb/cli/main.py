@@ -129,12 +129,7 @@ def _add_run(run: Parser) -> None:
     add("--hosts", default="", metavar="HOSTS", help="hosts to run it on, over ssh")
     add("--env", action="append", default=[], metavar="NAME=VALUE",
         help="a variable for processes on other hosts")  # fmt: skip
-    add(
-        "--compile-cache",
-        default="",
-        metavar="DIR|off",
-        help="folder for compiled programs, or off",
-    )
+    add("--compile-cache", default="", metavar="DIR", help="folder for compiled programs, or off")
     add("--check", default="strict", choices=("off", "strict"), help="off: plain JAX, which hangs")
     add("--timeout", type=_seconds, metavar="S", help="end it after S seconds (a notebook's cell)")
     add("--outputs", default="merged", choices=("all", "first", "merged"),

@@ -19,8 +19,10 @@ from jaxnb.launch.deaths import Death
 from jaxnb.launch.forkclient import ForkServerClient, take
 from jaxnb.launch.host import Look, stopped_text
 from jaxnb.launch.hosts import Agents
+from jaxnb.launch.placement import parse_hosts
 from jaxnb.model.cells import JoinRequest
 from jaxnb.model.group import HostFacts
+from jaxnb.options import StartOptions, launcher_of
 
 LOOPBACK = "127.0.0.1"
 
@@ -43,9 +45,7 @@ class ProcessGroup:
     """The operating system's side of a group: processes, no JAX. The fork server has them.
 
     Args:
-        launcher: ``"fork"`` or ``"local"``.
-        hosts: The hosts that they run on, over ssh; none for this one alone.
-        names: Variables that processes on other hosts get, too.
+        options: What was asked for: on which hosts, and how they are launched there.
         on_death: Called from another thread for each unexpected :class:`Death`.
         on_text: Called likewise with a process index and what the C code of that process (XLA,
             NCCL) wrote to its standard output or error.
@@ -56,9 +56,7 @@ class ProcessGroup:
 
     def __init__(
         self,
-        launcher: str,
-        hosts: Sequence[str],
-        names: Sequence[str],
+        options: StartOptions,
         on_death: Callable[[Death], None],
         on_text: Callable[[int, str], None],
     ) -> None:
@@ -72,7 +70,10 @@ class ProcessGroup:
         self.pids: dict[int, int] = {}
         self.identities: dict[int, str] = {}
         self._fork_server: ForkServerClient | Agents
-        if hosts:
+        launcher = launcher_of(options)
+        if options.hosts:
+            hosts = [each.name for each in parse_hosts(options.hosts)]
+            names = [each.partition("=")[0] for each in options.env]
             self._fork_server = Agents(hosts, self._on_fork_event, launcher=launcher, names=names)
         else:
             self._fork_server = take(launcher, self._on_fork_event)

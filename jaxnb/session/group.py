@@ -75,9 +75,7 @@ class Life:
         self.serials = Serials()
         self._work = work
         self._on_join = on_join
-        self._launcher = launcher_of(options)
-        self._hosts = [each.name for each in parse_hosts(options.hosts)] if options.hosts else []
-        self._names = [each.partition("=")[0] for each in options.env]
+        self._launcher, self._asked = launcher_of(options), options
         self._transport: Transport | None = None
         self.sentinels = Sentinels(b"", ())
         self._owner_pid = os.getpid()
@@ -131,7 +129,7 @@ class Life:
             processes=tuple(self.processes),
             state=self.state,
             platform=platform,
-            launcher="ssh" if self._hosts else self._launcher,
+            launcher="ssh" if self.options.hosts else self._launcher,
             collectives="nccl" if platform == "gpu" else self.options.collectives,
             jax_version=self.reports[0].jax_version,
             start_seconds=self._start_seconds,
@@ -256,9 +254,7 @@ class Life:
         self._environment = jax_environment()
         try:
             with sigint_held():  # a group that nobody knows of could not be ended
-                self.cluster = ProcessGroup(
-                    self._launcher, self._hosts, self._names, self._on_death, self._on_text
-                )
+                self.cluster = ProcessGroup(self._asked, self._on_death, self._on_text)
         except KeyboardInterrupt:
             if hasattr(self, "cluster"):  # else the making was interrupted, and has cleaned up
                 self.close()

@@ -19,6 +19,7 @@ import jaxnb
 from jaxnb.errors import JaxnbError, NotEnoughMemoryError
 from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.folder import owner_lives
+from jaxnb.options import StartOptions
 from jaxnb.recovery.files import MANIFEST
 from jaxnb.recovery.scratch import Scratch, scratch
 from jaxnb.session import Session
@@ -33,7 +34,9 @@ def start() -> Iterator[Start]:
     started: list[ProcessGroup] = []
 
     def start_one() -> ProcessGroup:
-        started.append(ProcessGroup("local", lambda _: None, lambda *_: None))
+        started.append(
+            ProcessGroup(StartOptions(launcher="local"), lambda _: None, lambda *_: None)
+        )
         return started[-1]
 
     yield start_one
