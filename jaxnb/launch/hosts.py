@@ -27,7 +27,6 @@ from typing import Any
 from urllib.parse import quote
 
 from jaxnb.errors import JaxnbError, SessionBrokenError, StartError
-from jaxnb.launch.folder import make_folder
 from jaxnb.launch.forkclient import AgentClient, EventHandler, take
 from jaxnb.launch.host import facts as facts_here
 from jaxnb.launch.ssh import SshAgentClient, require_same, travelling
@@ -94,7 +93,8 @@ class Agents:
             those of JAX, XLA and NCCL.
 
     Attributes:
-        directory: The group's folder on the notebook's host. Whoever closes this removes it.
+        directory: The group's folder on the notebook's host. A fork server there removes it, which
+            does nothing else if that is not a host of the group.
         facts: What each host has, in the order of the hosts.
 
     Raises:
@@ -116,10 +116,14 @@ class Agents:
         self._names = names
         self._is_closing = False
         self._members: list[Member] = []
-        self.directory = "" if any(map(is_here, hosts)) else make_folder()
+        self._keeper: Member | None = None
+        self.directory = ""
         try:
+            if not any(map(is_here, hosts)):
+                # It owns the folder here, and imports nothing.
+                self._keeper = self._started(Member(socket.gethostname()), "local")
             for host in hosts:
-                self._members.append(self._started(Member(host)))
+                self._members.append(self._started(Member(host), launcher))
             self.facts = self._first_facts()
         except BaseException:
             with suppress(SessionBrokenError):
@@ -127,18 +131,18 @@ class Agents:
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
 
-    def _started(self, member: Member) -> Member:
+    def _started(self, member: Member, launcher: str) -> Member:
         def on_event(event: dict[str, Any]) -> None:
             self._on_event(member, event)
 
         if is_here(member.host):
-            member.client = client = take(self.launcher, on_event)
+            member.client = client = take(launcher, on_event)
             self.directory = self.directory or client.directory
             return member
         member.client = SshAgentClient(
             member.host,
             self._python,
-            self.launcher,
+            launcher,
             os.path.join(self.directory, f"agent-{len(self._members)}.log"),
             travelling(os.environ, self._names),
             on_event,
@@ -191,16 +195,16 @@ class Agents:
 
     @property
     def pid(self) -> int:
-        """The process, on the notebook's host, of its agent or of the connection to the first."""
-        return self._own_or_first().client.pid
+        """The process id of the fork server on the notebook's host."""
+        return self._own.client.pid
 
     def last_lines(self, lines: int = 20) -> str:
-        """Returns the last lines that the same agent wrote to its standard error."""
-        return self._own_or_first().client.last_lines(lines)
+        """Returns the last lines that the same server wrote to its standard error."""
+        return self._own.client.last_lines(lines)
 
-    def _own_or_first(self) -> Member:
-        own = (each for each in self._members if not each.is_remote)
-        return next(own, self._members[0])
+    @property
+    def _own(self) -> Member:
+        return self._keeper or next(each for each in self._members if not each.is_remote)
 
     # ------------------------------------------------------------------ commands
 
@@ -309,11 +313,12 @@ class Agents:
             SessionBrokenError: Of those that did not end in time.
         """
         self._is_closing = True
-        for member in self._members:
+        members = self._members + ([self._keeper] if self._keeper else [])
+        for member in members:
             member.client.end()
         deadline = time.monotonic() + timeout_seconds
         late = []
-        for member in self._members:
+        for member in members:
             try:
                 member.client.close(max(0.0, deadline - time.monotonic()))
             except SessionBrokenError as error:
