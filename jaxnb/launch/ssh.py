@@ -182,11 +182,12 @@ def _of_command(host: str, python: str, status: int | None, errors: str) -> tupl
             "Name the one that it has with `--python PATH`.",
         )
     if found := re.search(r"No module named '?([\w.]+)", errors):
-        package = found[1].partition(".")[0]
+        package, _, part = found[1].partition(".")
+        has = f"an older {package}" if part else f"no package {package}"
         return (
-            f"{python} there has no package {package}",
+            f"{python} there has {has}",
             f"Install there what this notebook has: `ssh {host} {shlex.quote(python)} -m pip "
-            "install jaxnb`; or name another Python with `--python PATH`.",
+            "install -U jaxnb`; or name another Python with `--python PATH`.",
         )
     return (
         f"what ssh ran there ended with exit status {status} before the agent began",

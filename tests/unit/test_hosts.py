@@ -216,7 +216,8 @@ def test_several_answers_are_one(answers: list[Any], spared: bool, outcome: Any)
         (126, "/bin/sh: 1: exec: /opt/python: Permission denied", "it has no Python", "`--python"),
         (1, "/opt/python: Error while finding module specification for 'jaxnb.launch.agent' "
          "(ModuleNotFoundError: No module named 'jaxnb')", "has no package jaxnb",
-         "`ssh hostB /opt/python -m pip install jaxnb`"),
+         "`ssh hostB /opt/python -m pip install -U jaxnb`"),
+        (1, "/opt/python: No module named jaxnb.launch.agent", "has an older jaxnb", "install -U"),
         (1, "ModuleNotFoundError: No module named 'psutil'", "has no package psutil", "--python"),
         (3, "", "ended with exit status 3 before the agent began",
          "`ssh hostB /opt/python -c 'import jaxnb'`"),
