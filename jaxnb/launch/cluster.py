@@ -20,6 +20,7 @@ from jaxnb.launch.forkclient import ForkServerClient, take
 from jaxnb.launch.host import Look, stopped_text
 from jaxnb.launch.hosts import Agents
 from jaxnb.launch.placement import parse_hosts
+from jaxnb.launch.ssh import LOST_SECONDS
 from jaxnb.model.cells import JoinRequest
 from jaxnb.model.group import HostFacts
 from jaxnb.options import StartOptions, launcher_of
@@ -218,8 +219,18 @@ class ProcessGroup:
         return {i: pids[i] for i in process_indices if i in stopped and i in pids}
 
     def stopped_text(self, process_indices: Iterable[int]) -> str:
-        """Returns which of the processes are stopped, in words; empty if none is."""
-        return stopped_text(self.stopped(process_indices))
+        """Returns which of the processes, or of their hosts, are stopped; empty if none is."""
+        indices = tuple(process_indices)
+        silent = [
+            f"{host} has not answered for {seconds:.0f} s, and is given up after {LOST_SECONDS} s"
+            for host, seconds in self._silent(indices).items()
+        ]
+        return ", and ".join(filter(None, [stopped_text(self.stopped(indices)), *silent]))
+
+    def _silent(self, process_indices: Sequence[int]) -> dict[str, float]:
+        if isinstance(self._fork_server, Agents):
+            return self._fork_server.silent(process_indices)
+        return {}
 
     def stop_processes(self) -> None:
         """Ends the processes and the coordination service; the controller stays."""

@@ -87,11 +87,6 @@ class AgentClient:
         return self._process.pid
 
     @property
-    def is_awaited(self) -> bool:
-        """Whether it owes an answer."""
-        return bool(self._pending)
-
-    @property
     def has_begun(self) -> bool:
         """Whether there is a server, as far as is known."""
         return self._held is None
@@ -180,12 +175,16 @@ class AgentClient:
                 handle = self._resolve if "reply" in message else self.on_event
                 handle(message)
         self._process.wait()
+        self._note_end()
         with self._lock:
             self._ended = True
             pending, self._pending = list(self._pending.values()), {}
         for future, _ in pending:
             future.set_exception(self._ended_error())
         self.on_event({"event": "ended", "status": self._process.returncode})
+
+    def _note_end(self) -> None:
+        """Called in the reader thread once that process has ended."""
 
     def _pass_over(self, line: bytes) -> None:
         """Takes a line of before the server begins; sends what has waited for that if it does."""

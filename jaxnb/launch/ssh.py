@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,15 @@ OPTIONS = {
     "RemoteCommand": "none",
     "LogLevel": "ERROR",
 }
+
+BEAT_SECONDS = 1.0
+"""So often an agent is asked whether it lives."""
+
+SILENT_SECONDS = 4
+"""Beats that an agent leaves unanswered until it counts as silent: nothing is waited for then."""
+
+LOST_SECONDS = 45
+"""Beats that it leaves unanswered until its host is given up: JAX gives up after 100 s."""
 
 SSH_FAILED = 255
 """ssh's own exit status if the connection failed; else it is the remote command's."""
@@ -87,6 +97,9 @@ class SshAgentClient(AgentClient):
         environment: The variables that are added to the host's own.
         on_event: Called in a reader thread for every event.
 
+    Attributes:
+        silent_seconds: For how long it has not answered while this process ran.
+
     Raises:
         StartError: This machine has no ssh.
     """
@@ -103,6 +116,8 @@ class SshAgentClient(AgentClient):
         self.host = host
         self.name = f"The agent on {host}"
         self._python = python
+        self.silent_seconds = 0.0
+        self._has_ended = threading.Event()
         words = ssh_command(host, python, os.getcwd(), launcher)
         try:
             super().__init__(words, log_path, on_event, json.dumps(dict(environment)).encode())
@@ -111,6 +126,31 @@ class SshAgentClient(AgentClient):
                 f"No agent could be started on {host}: this machine has no program `ssh` on PATH. "
                 "Nothing was started. Install OpenSSH's client."
             ) from None
+        threading.Thread(target=self._beat, name="jaxnb-beats", daemon=True).start()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has not answered for so long that nothing of it is to be waited for."""
+        return self.silent_seconds >= SILENT_SECONDS
+
+    def _beat(self) -> None:
+        """Asks the agent whether it lives, until it has ended, or is given up."""
+        answer = self.request("beat")
+        # Counted, not timed: this process may be stopped, and its machine asleep.
+        while not self._has_ended.wait(BEAT_SECONDS):
+            if answer.done():
+                self.silent_seconds, answer = 0.0, self.request("beat")
+                continue
+            self.silent_seconds += BEAT_SECONDS
+            if self.silent_seconds >= LOST_SECONDS:
+                self.give_up()
+
+    def give_up(self) -> None:
+        """Ends the connection at once; the agent ends itself when it hears no more beats."""
+        self._process.kill()
+
+    def _note_end(self) -> None:
+        self._has_ended.set()
 
     def _ended_error(self) -> SessionBrokenError | StartError:
         if not self.has_begun:
