@@ -222,7 +222,7 @@ class ProcessGroup:
         """Returns which of the processes, or of their hosts, are stopped; empty if none is."""
         indices = tuple(process_indices)
         silent = [
-            f"{host} has not answered for {seconds:.0f} s, and is given up after {LOST_SECONDS} s"
+            f"host {host} has not answered for {seconds:.0f} s; it is given up after {LOST_SECONDS}"
             for host, seconds in self._silent(indices).items()
         ]
         return ", and ".join(filter(None, [stopped_text(self.stopped(indices)), *silent]))

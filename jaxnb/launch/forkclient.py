@@ -23,6 +23,9 @@ BEGINS = b"jaxnb: the agent begins\n"
 """The line that a fork server on another host writes first. What comes before it is not the
 server's: a shell's startup file may print."""
 
+SILENT_SECONDS = 3.0
+"""An agent that has not answered for so long, after a second, is not waited for."""
+
 PRINTED_BYTES = 4 << 10
 """How much of that is kept, to be shown if no fork server begins."""
 
@@ -40,6 +43,8 @@ class AgentClient:
     Attributes:
         name: What it is, as the subject of a sentence.
         printed: What was written to its standard output before :data:`BEGINS`.
+        silent_seconds: For how long it has not answered while this process ran, if it is asked
+            whether it lives.
     """
 
     name = "The fork server"
@@ -52,7 +57,7 @@ class AgentClient:
         first: bytes | None = None,
     ) -> None:
         self.on_event = on_event
-        self.printed = b""
+        self.printed, self.silent_seconds = b"", 0.0
         self._ids = count()
         self._lock = threading.Lock()
         self._pending: dict[int, tuple[Future[Any], Callable[[dict[str, Any]], Any]]] = {}
@@ -85,6 +90,11 @@ class AgentClient:
     def pid(self) -> int:
         """The process id, on this host, of the server or of what reaches it."""
         return self._process.pid
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has not answered for so long that nothing of it is to be waited for."""
+        return self.silent_seconds >= SILENT_SECONDS
 
     @property
     def has_begun(self) -> bool:
@@ -130,6 +140,10 @@ class AgentClient:
         with contextlib.suppress(BrokenPipeError, ValueError):  # the reader sees its end
             self._stdin.write(data)
             self._stdin.flush()
+
+    def give_up(self) -> None:
+        """Ends the connection at once; an agent ends itself when it hears no more of its owner."""
+        self._process.kill()
 
     def end(self) -> None:
         """Tells the server to end, with all its descendants; does not wait for that."""

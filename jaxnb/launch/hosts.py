@@ -187,8 +187,8 @@ class Agents:
         return {
             each.host: each.client.silent_seconds
             for each in self._members
-            if isinstance(each.client, SshAgentClient) and each.client.is_silent
-            if not each.is_lost and any(index in process_indices for index in each.indices)
+            if each.client.is_silent and not each.is_lost
+            if any(index in process_indices for index in each.indices)
         }
 
     @property
@@ -228,9 +228,7 @@ class Agents:
         if op not in ("signal", "look"):
             for each in everywhere:
                 each.give_up()  # if it is silent: nothing waits for it
-        members = [each for each in everywhere if not (each.is_lost and not each.indices)]
-        if spared:
-            members = [each for each in members if not (each.is_lost or each.is_silent)]
+        members = [each for each in everywhere if not (each.is_lost or each.client.is_silent)]
         if op == "stop":
             roles = arguments["roles"]
             arguments["roles"] = [*roles, *self._forwarding.forget(roles)]
@@ -311,9 +309,10 @@ class Agents:
             return
         tail = member.client.last_lines()
         pids, member.pids = member.pids, {}
+        how = f"was lost with its host: {member.how_it_ended(event['status'])}"
         for index, pid in pids.items():
-            self.on_event({"event": "died", "role": "engine", "index": index, "pid": pid,
-                           "status": None, "tail": tail, "host": member.host})  # fmt: skip
+            died = {"event": "died", "role": "engine", "status": None, "tail": "", "how": how}
+            self.on_event({**died, "index": index, "pid": pid, "host": member.host})
         if member not in (self._own, self._members[0]):
             return  # it had nothing but its processes
         role = "connection" if member.is_remote else "fork server"

@@ -40,14 +40,19 @@ class Member:
         """Whether it is another host than the notebook's."""
         return isinstance(self.client, SshAgentClient)
 
-    @property
-    def is_silent(self) -> bool:
-        """Whether nothing of it is to be waited for."""
-        return isinstance(self.client, SshAgentClient) and self.client.is_silent
+    def how_it_ended(self, status: int | None) -> str:
+        """Returns why all on it have ended, as a clause.
+
+        Args:
+            status: The exit status of ssh, or of the agent.
+        """
+        if self.client.is_silent:
+            return f"{self.host} has not answered for {self.client.silent_seconds:.0f} s"
+        return f"the connection to its agent ended with status {status}"
 
     def give_up(self) -> None:
         """Takes a host that is silent for lost, at once."""
-        if isinstance(self.client, SshAgentClient) and self.client.is_silent:
+        if self.client.is_silent:
             self.is_lost = True
             self.client.give_up()
 

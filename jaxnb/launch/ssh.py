@@ -42,9 +42,6 @@ OPTIONS = {
 BEAT_SECONDS = 1.0
 """So often an agent is asked whether it lives."""
 
-SILENT_SECONDS = 4
-"""Beats that an agent leaves unanswered until it counts as silent: nothing is waited for then."""
-
 LOST_SECONDS = 45
 """Beats that it leaves unanswered until its host is given up: JAX gives up after 100 s."""
 
@@ -97,9 +94,6 @@ class SshAgentClient(AgentClient):
         environment: The variables that are added to the host's own.
         on_event: Called in a reader thread for every event.
 
-    Attributes:
-        silent_seconds: For how long it has not answered while this process ran.
-
     Raises:
         StartError: This machine has no ssh.
     """
@@ -116,7 +110,6 @@ class SshAgentClient(AgentClient):
         self.host = host
         self.name = f"The agent on {host}"
         self._python = python
-        self.silent_seconds = 0.0
         self._has_ended = threading.Event()
         words = ssh_command(host, python, os.getcwd(), launcher)
         try:
@@ -127,11 +120,6 @@ class SshAgentClient(AgentClient):
                 "Nothing was started. Install OpenSSH's client."
             ) from None
         threading.Thread(target=self._beat, name="jaxnb-beats", daemon=True).start()
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether it has not answered for so long that nothing of it is to be waited for."""
-        return self.silent_seconds >= SILENT_SECONDS
 
     def _beat(self) -> None:
         """Asks the agent whether it lives, until it has ended, or is given up."""
@@ -144,10 +132,6 @@ class SshAgentClient(AgentClient):
             self.silent_seconds += BEAT_SECONDS
             if self.silent_seconds >= LOST_SECONDS:
                 self.give_up()
-
-    def give_up(self) -> None:
-        """Ends the connection at once; the agent ends itself when it hears no more beats."""
-        self._process.kill()
 
     def _note_end(self) -> None:
         self._has_ended.set()
