@@ -232,6 +232,8 @@ class Agents:
         if op == "stop":
             roles = arguments["roles"]
             arguments["roles"] = [*roles, *self._forwarding.forget(roles)]
+        if op == "facts":
+            members = everywhere  # in the order of the hosts
         if op not in SPLIT:
             asked = {each.host: self._ask(each, op, **arguments) for each in members}
         else:
@@ -249,6 +251,10 @@ class Agents:
 
     def _ask(self, member: Member, op: str, **arguments: Any) -> Future[Any]:
         """Sends a command to one host, in its own terms."""
+        if op == "facts" and member.is_lost:
+            known: Future[Any] = Future()
+            known.set_result({"facts": [asdict(self.facts[self._members.index(member)])]})
+            return known
         if op == "facts":
             arguments = {"environment": dict(os.environ), **arguments}
         if "environment" in arguments and member.is_remote:
