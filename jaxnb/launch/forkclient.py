@@ -136,6 +136,13 @@ class AgentClient:
             self._stdin.write(data)
             self._stdin.flush()
 
+    def silence(self, seconds: float) -> str:
+        """Returns that it has not answered for so long, and what to type."""
+        return (
+            f"{self.name} (pid {self.pid}) has not answered for {seconds:g} s. If it is stopped, "
+            f"`kill -CONT {self.pid}` lets it go on; then type `%spmd_restart`."
+        )
+
     def end(self) -> None:
         """Tells the server to end, with all its descendants; does not wait for that."""
         # The end of its standard input would not tell it while a process that the user has

@@ -189,9 +189,10 @@ class Agents:
     def _member_of(self, process_index: int) -> Member:
         return next(each for each in self._members if process_index in each.indices)
 
-    def silent_hosts(self) -> tuple[str, ...]:
-        """Returns the hosts that owe an answer."""
-        return tuple(each.host for each in self._members if each.client.is_awaited)
+    def silence(self, seconds: float) -> str:
+        """Returns which agents owe an answer for so long, as sentences."""
+        silent = [each for each in self._members if each.client.is_awaited]
+        return " ".join(each.client.silence(seconds) for each in silent)
 
     @property
     def pid(self) -> int:
@@ -282,8 +283,11 @@ class Agents:
     def _on_event(self, member: Member, event: dict[str, Any]) -> None:
         kind = event["event"]
         if kind == "press":
-            pressed = self._member_of(event["index"]).client
-            pressed.request("signal", processes=[event["index"]], interrupts=True)
+            index = event["index"]
+            pressed = self._ask(
+                self._member_of(index), "signal", processes=[index], interrupts=True
+            )
+            pressed.add_done_callback(lambda _: member.client.request("pressed", index=index))
         elif kind == "ended":
             self._lose(member, event)
         else:

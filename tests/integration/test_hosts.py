@@ -212,7 +212,13 @@ def test_commands_go_to_the_host_of_their_process(hosts: Hosts, notebook: Start)
     assert dict(here("ask('look')['looks']"))[0][0] != "stopped"
     here("ask('stop', roles=['engine'], grace_seconds=0)")
     assert here("ask('look')['looks']") == []
-    assert [len(each) for each in here("[ask('facts', gpus=False)['facts']]")] == [2]
+    assert len(here("ask('facts', gpus=False)['facts']")) == 2
+    agent = next(pid for pid, words in hosts.b.processes().items() if "launch.agent" in words)
+    os.kill(agent, signal.SIGSTOP)
+    assert not here("agents.request('look').done()")
+    until(lambda: here("agents.silence(5)").startswith("hostB has not answered for 5 s: "))
+    os.kill(agent, signal.SIGCONT)
+    until(lambda: not here("agents.silence(5)"), "it has answered")
     here("agents.close()")
     until(lambda: not hosts.b.processes())
 
