@@ -234,6 +234,15 @@ def test_nothing_is_left_after_a_notebook_that_was_killed(
     until(lambda: not hosts.left(), "nothing is left on either host")
 
 
+def test_a_process_that_a_notebook_has_forked_keeps_no_agent(hosts: Hosts, notebook: Start) -> None:
+    here = notebook("hostB")
+    here("os.fork() or signal.pause()")
+    here.kill()
+    until(lambda: not hosts.b.processes() and not hosts.b.files(), "nothing is left on hostB")
+    until(lambda: len(hosts.a.processes()) == 1, "only what the notebook has forked is left")
+    os.kill(*hosts.a.processes(), signal.SIGKILL)
+
+
 def test_a_host_whose_connection_ends_is_lost_and_nothing_is_left_on_it(
     hosts: Hosts, notebook: Start
 ) -> None:
