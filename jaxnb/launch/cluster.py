@@ -136,11 +136,7 @@ class ProcessGroup:
         try:
             return dict(answer.result(seconds))
         except TimeoutError:
-            pid = self._fork_server.pid
-            raise SessionBrokenError(
-                f"The fork server (pid {pid}) has not answered for {seconds:g} s. If it is stopped,"
-                f" `kill -CONT {pid}` lets it go on; then type `%spmd_restart`."
-            ) from None
+            raise SessionBrokenError(self._fork_server.silence(seconds)) from None
 
     # ------------------------------------------------------------------ starting
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import count
@@ -28,6 +29,23 @@ SILENT_SECONDS = 3.0
 
 PRINTED_BYTES = 4 << 10
 """How much of that is kept, to be shown if no fork server begins."""
+
+
+_CLIENTS: weakref.WeakSet[AgentClient] = weakref.WeakSet()
+
+
+def _let_go_in_a_fork() -> None:
+    """Has a process that the user has forked from this one hold no end of a server's pipe.
+
+    The server would not see that this one has ended.
+    """
+    null = os.open(os.devnull, os.O_WRONLY)
+    for client in list(_CLIENTS):
+        client.let_go(null)
+    os.close(null)
+
+
+os.register_at_fork(after_in_child=_let_go_in_a_fork)
 
 
 class AgentClient:
@@ -79,6 +97,7 @@ class AgentClient:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        _CLIENTS.add(self)
         try:
             self._reader.start()
         except BaseException:
@@ -90,6 +109,11 @@ class AgentClient:
     def pid(self) -> int:
         """The process id, on this host, of the server or of what reaches it."""
         return self._process.pid
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it owes an answer."""
+        return bool(self._pending)
 
     @property
     def is_silent(self) -> bool:
@@ -145,10 +169,25 @@ class AgentClient:
         """Ends the connection at once; an agent ends itself when it hears no more of its owner."""
         self._process.kill()
 
+    def let_go(self, fd: int) -> None:
+        """Puts a file in the place of the server's standard input, if that is open.
+
+        What is still to be written to it is so discarded, too.
+        """
+        if not self._stdin.closed:
+            os.dup2(fd, self._stdin.fileno(), inheritable=False)
+
+    def silence(self, seconds: float) -> str:
+        """Returns that it has not answered for so long, and what to type."""
+        return (
+            f"{self.name} (pid {self.pid}) has not answered for {seconds:g} s. If it is stopped, "
+            f"`kill -CONT {self.pid}` lets it go on; then type `%spmd_restart`."
+        )
+
     def end(self) -> None:
         """Tells the server to end, with all its descendants; does not wait for that."""
-        # The end of its standard input would not tell it while a process that the user has
-        # forked from this one holds the pipe too.
+        # The end of its standard input does not tell it while a process that C code has forked
+        # from this one holds the pipe too.
         self.request("end")
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()

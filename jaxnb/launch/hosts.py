@@ -191,6 +191,11 @@ class Agents:
             if any(index in process_indices for index in each.indices)
         }
 
+    def silence(self, seconds: float) -> str:
+        """Returns which agents owe an answer for so long, as sentences."""
+        silent = [each for each in self._members if each.client.is_awaited]
+        return " ".join(each.client.silence(seconds) for each in silent)
+
     @property
     def pid(self) -> int:
         """The process of the agent on the notebook's host."""

@@ -144,6 +144,14 @@ class SshAgentClient(AgentClient):
             )
         return super()._ended_error()
 
+    def silence(self, seconds: float) -> str:
+        """Returns that it has not answered for so long, and what to type."""
+        return (
+            f"{self.host} has not answered for {seconds:g} s: it is stopped or overloaded, or the "
+            "network is interrupted. Its processes may run on. Once it answers again, type "
+            "`%spmd_restart`."
+        )
+
     def _late_error(self, seconds: float) -> SessionBrokenError:
         return SessionBrokenError(
             f"{self.name} did not end within {seconds:g} s, and the connection to it was closed: "

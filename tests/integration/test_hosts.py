@@ -212,7 +212,13 @@ def test_commands_go_to_the_host_of_their_process(hosts: Hosts, notebook: Start)
     assert dict(here("ask('look')['looks']"))[0][0] != "stopped"
     here("ask('stop', roles=['engine'], grace_seconds=0)")
     assert here("ask('look')['looks']") == []
-    assert [len(each) for each in here("[ask('facts', gpus=False)['facts']]")] == [2]
+    assert len(here("ask('facts', gpus=False)['facts']")) == 2
+    agent = next(pid for pid, words in hosts.b.processes().items() if "launch.agent" in words)
+    os.kill(agent, signal.SIGSTOP)
+    assert not here("agents.request('look').done()")
+    until(lambda: here("agents.silence(5)").startswith("hostB has not answered for 5 s: "))
+    os.kill(agent, signal.SIGCONT)
+    until(lambda: not here("agents.silence(5)"), "it has answered")
     here("agents.close()")
     until(lambda: not hosts.b.processes())
 
@@ -226,6 +232,15 @@ def test_nothing_is_left_after_a_notebook_that_was_killed(
     assert len(hosts.b.processes()) >= 3
     here.kill()
     until(lambda: not hosts.left(), "nothing is left on either host")
+
+
+def test_a_process_that_a_notebook_has_forked_keeps_no_agent(hosts: Hosts, notebook: Start) -> None:
+    here = notebook("hostB")
+    here("os.fork() or signal.pause()")
+    here.kill()
+    until(lambda: not hosts.b.processes() and not hosts.b.files(), "nothing is left on hostB")
+    until(lambda: len(hosts.a.processes()) == 1, "only what the notebook has forked is left")
+    os.kill(*hosts.a.processes(), signal.SIGKILL)
 
 
 def test_a_host_whose_connection_ends_is_lost_and_nothing_is_left_on_it(
