@@ -219,7 +219,7 @@ def test_several_answers_are_one(answers: list[Any], spared: bool, outcome: Any)
          "`ssh hostB /opt/python -m pip install …`"),
         (1, "/opt/python: No module named jaxnb.launch.agent", "has an older jaxnb",
          "the same jaxnb"),
-        (1, "ModuleNotFoundError: No module named 'psutil'", "has no package psutil", "pip install"),
+        (1, "ModuleNotFoundError: No module named 'psutil'", "has no package psutil", " -m pip"),
         (3, "", "ended with exit status 3 before the agent began",
          "`ssh hostB /opt/python -c 'import jaxnb'`"),
     ],
