@@ -122,7 +122,7 @@ class SshAgentClient(AgentClient):
 
     def _late_error(self, seconds: float) -> SessionBrokenError:
         return SessionBrokenError(
-            f"{self.name} did not end within {seconds:g} s, and the connection to it was closed: "
+            f"{self.name} did not end within {seconds:.0f} s, and the connection to it was closed: "
             "it ends its processes as soon as its host notices that."
         )
 
