@@ -154,7 +154,7 @@ class SshAgentClient(AgentClient):
 
     def _late_error(self, seconds: float) -> SessionBrokenError:
         return SessionBrokenError(
-            f"{self.name} did not end within {seconds:g} s, and the connection to it was closed: "
+            f"{self.name} did not end within {seconds:.0f} s, and the connection to it was closed: "
             "it ends its processes as soon as its host notices that."
         )
 
@@ -211,15 +211,15 @@ def _of_command(host: str, python: str, status: int | None, errors: str) -> tupl
     if status in (126, 127):
         return (
             f"it has no Python `{python}`",
-            "Name the one that it has with `--python PATH`.",
+            "Every host needs the Python of the notebook, with its packages, at the same path.",
         )
     if found := re.search(r"No module named '?([\w.]+)", errors):
-        package, _, part = found[1].partition(".")
-        has = f"an older {package}" if part else f"no package {package}"
+        package, *within = found[1].split(".")
+        is_older = package == "jaxnb" and within
         return (
-            f"{python} there has {has}",
-            f"Install there what this notebook has: `ssh {host} {shlex.quote(python)} -m pip "
-            "install -U jaxnb`; or name another Python with `--python PATH`.",
+            f"{python} there has {'an older jaxnb' if is_older else f'no package {package}'}",
+            "Install there what the notebook has: the same jaxnb and JAX, with "
+            f"`ssh {host} {shlex.quote(python)} -m pip install …`.",
         )
     return (
         f"what ssh ran there ended with exit status {status} before the agent began",
@@ -246,7 +246,8 @@ def require_same(host: str, python: str, facts: Mapping[str, Any], own: Mapping[
     theirs = " and ".join([f"{names[name]} {facts[name]}" for name in differing])
     ours = " and ".join([f"{names[name]} {own[name]}" for name in differing])
     packages = [f"{name}=={own[name]}" for name in differing if name != "python"]
-    then = f"Name a Python {'.'.join(own['python'].split('.')[:2])} there with `--python PATH`."
+    release = ".".join(own["python"].split(".")[:2])
+    then = f"Install Python {release} there, with the same packages, at `{python}`."
     if "python" not in differing:
         install = f"{shlex.quote(python)} -m pip install {' '.join(packages)}"
         then = f"Install the same there: `ssh {host} {install}`."
