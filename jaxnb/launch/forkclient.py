@@ -27,6 +27,10 @@ PRINTED_BYTES = 4 << 10
 """How much of that is kept, to be shown if no fork server begins."""
 
 
+NO_LINES = "(none)"
+"""What stands for the last lines where there are none."""
+
+
 class AgentClient:
     """Commands a fork server, and reads what it reports.
 
@@ -217,8 +221,8 @@ class AgentClient:
         try:
             text = self._log_path.read_text(errors="replace")
         except FileNotFoundError:
-            return "(none)"
-        return "\n".join(text.splitlines()[-lines:]) or "(none)"
+            return NO_LINES
+        return "\n".join(text.splitlines()[-lines:]) or NO_LINES
 
 
 class ForkServerClient(AgentClient):

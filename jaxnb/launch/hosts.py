@@ -11,15 +11,15 @@ the notebook sees those of its own host, each process those of the host that it 
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
 import shutil
 import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -27,7 +27,8 @@ from typing import Any
 from urllib.parse import quote
 
 from jaxnb.errors import JaxnbError, SessionBrokenError, StartError
-from jaxnb.launch.forkclient import AgentClient, EventHandler, take
+from jaxnb.launch.answers import joined
+from jaxnb.launch.forkclient import NO_LINES, AgentClient, EventHandler, take
 from jaxnb.launch.host import facts as facts_here
 from jaxnb.launch.host import network_towards
 from jaxnb.launch.ssh import SshAgentClient, require_same, travelling
@@ -103,7 +104,7 @@ class Agents:
     Args:
         hosts: Their names, as ssh takes them. The notebook's own needs no ssh.
         on_event: Called in reader threads for every event, to which ``host`` is added. If an agent
-            ends, it is told of the death of each of its processes, and then of the agent's.
+            ends, it is told of the agent's death, and then of that of each of its processes.
         launcher: ``"fork"`` or ``"local"``.
         python: The Python on other hosts; empty for the path of the notebook's.
         names: Variables of the notebook's environment that processes on other hosts get, beside
@@ -347,6 +348,32 @@ class Agents:
         """Returns an answer as the notebook's host has it."""
         return dict(translated(answer, member.folder, self.directory))
 
+    def share_scratch(
+        self, files: Mapping[int, str], hosts: Collection[str], step: Callable[[], None]
+    ) -> None:
+        """Copies files from the folders for variables to those of other hosts.
+
+        Args:
+            files: Process index to the name of a file on its host.
+            hosts: The hosts that need all of them.
+            step: Called before each piece; what it raises ends the copying.
+
+        Raises:
+            NotEnoughMemoryError: A host has no room for them.
+            SessionBrokenError: A host is lost.
+        """
+        for index, name in files.items():
+            owner = self._member_of(index)
+            users = [each for each in self._members if each.host in hosts and each is not owner]
+            start, data = 0, "" if not users else None
+            while data != "":
+                step()
+                answer = self._ask(owner, "scratch_read", name=name, start=start)
+                data = answer.result(TUNNEL_SECONDS)["data"]
+                start += len(base64.b64decode(data))
+                for each in [self._ask(u, "scratch_append", name=name, data=data) for u in users]:
+                    each.result(TUNNEL_SECONDS)
+
     # ------------------------------------------------------------------ events and the end
 
     def _on_event(self, member: Member, event: dict[str, Any]) -> None:
@@ -376,14 +403,15 @@ class Agents:
         member.is_lost = True
         if self._is_closing:
             return
-        tail = member.client.last_lines()
+        role = "connection" if member.is_remote else "fork server"
+        last = member.client.last_lines()
+        tail = last if last != NO_LINES else ""
+        self.on_event({**event, "role": role, "pid": member.client.pid, "tail": tail,
+                       "host": member.host})  # fmt: skip
         pids, member.pids = member.pids, {}
         for index, pid in pids.items():
             self.on_event({"event": "died", "role": "engine", "index": index, "pid": pid,
-                           "status": None, "tail": tail, "host": member.host})  # fmt: skip
-        role = "connection" if member.is_remote else "fork server"
-        self.on_event({**event, "role": role, "pid": member.client.pid, "tail": tail,
-                       "host": member.host})  # fmt: skip
+                           "status": None, "tail": "", "host": member.host})  # fmt: skip
 
     def close(self, timeout_seconds: float = 10.0) -> None:
         """Ends all agents and all their descendants, and waits until they are gone.
@@ -438,61 +466,3 @@ def translated(value: Any, old: str, new: str) -> Any:
     if isinstance(value, (list, tuple)):
         return [translated(each, old, new) for each in value]
     return value
-
-
-def merge(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns several answers as one: lists are joined, and of other values the first counts."""
-    merged: dict[str, Any] = {}
-    for answer in answers:
-        for name, value in answer.items():
-            if isinstance(value, list) and name in merged:
-                merged[name] = merged[name] + value
-            else:
-                merged.setdefault(name, value)
-    return merged
-
-
-def joined(
-    asked: Mapping[str, Future[Any]],
-    read: Callable[[dict[str, Any]], Any],
-    *,
-    spared: bool,
-) -> Future[Any]:
-    """Returns a future of what several hosts answer, without a thread of its own.
-
-    Args:
-        asked: Each host's answer.
-        read: Makes the result of all answers as one.
-        spared: Hosts whose agents have ended are left out, unless all have.
-    """
-    result: Future[Any] = Future()
-    result.set_running_or_notify_cancel()
-    left = len(asked)
-    lock = threading.Lock()
-
-    def done(_: Future[Any]) -> None:
-        nonlocal left
-        with lock:
-            left -= 1
-            is_last = left == 0
-        if is_last:
-            finish()
-
-    def finish() -> None:
-        errors = {host: each.exception() for host, each in asked.items() if each.exception()}
-        lost = [error for error in errors.values() if isinstance(error, SessionBrokenError)]
-        answers = [each.result() for host, each in asked.items() if host not in errors]
-        is_enough = spared and len(lost) == len(errors) and (answers or not errors)
-        if errors and not is_enough:
-            result.set_exception(next(iter(errors.values())))
-            return
-        try:
-            result.set_result(read(merge(answers)))
-        except Exception as error:  # for who waits for it
-            result.set_exception(error)
-
-    for each in asked.values():
-        each.add_done_callback(done)
-    if not asked:
-        finish()
-    return result

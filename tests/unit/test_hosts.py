@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from jaxnb.errors import SessionBrokenError, StartError, UsageError
-from jaxnb.launch.hosts import joined, merge, translated
+from jaxnb.launch.answers import joined, merge
+from jaxnb.launch.hosts import translated
 from jaxnb.launch.placement import AskedHost, parse_hosts, place_on_hosts
 from jaxnb.launch.ssh import refusal, require_same, ssh_command, travelling
 from jaxnb.model.group import HostFacts
