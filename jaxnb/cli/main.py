@@ -192,7 +192,15 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
             bare=True,
         )
         if is_notebook:
-            if own or asked.n or asked.devices_per_process or asked.timeline or asked.json:
+            if (
+                own
+                or asked.n
+                or asked.hosts
+                or asked.env
+                or asked.devices_per_process
+                or asked.timeline
+                or asked.json
+            ):
                 parser.error(
                     "a notebook starts its processes itself (`%spmd_start -n 4`) and has no "
                     "arguments: only --timeout, --output and -p go with it"

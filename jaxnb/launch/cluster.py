@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
@@ -17,8 +17,9 @@ from typing import Any
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.deaths import Death
 from jaxnb.launch.forkclient import ForkServerClient, take
-from jaxnb.launch.host import Look, stopped_text
+from jaxnb.launch.host import Look, continue_command, stopped_text
 from jaxnb.launch.hosts import Agents
+from jaxnb.launch.member import is_here
 from jaxnb.launch.placement import parse_hosts
 from jaxnb.launch.ssh import LOST_SECONDS
 from jaxnb.model.cells import JoinRequest
@@ -98,6 +99,11 @@ class ProcessGroup:
         if isinstance(self._fork_server, Agents):
             return self._fork_server.host_of(process_index)
         return ""
+
+    def remote_host_of(self, process_index: int) -> str:
+        """Returns the same; empty too if that is the notebook's own host."""
+        host = self.host_of(process_index)
+        return "" if is_here(host) else host
 
     def publish(self) -> None:
         """Has the sockets of one host's processes reached from those that need them.
@@ -214,6 +220,11 @@ class ProcessGroup:
         pids = self.pids  # none while they are being replaced
         return {i: pids[i] for i in process_indices if i in stopped and i in pids}
 
+    def commands_to_continue(self, process_indices: Iterable[int]) -> dict[int, str]:
+        """Returns which of the processes are stopped, and what to type so that each goes on."""
+        stopped = self.stopped(process_indices)
+        return {i: continue_command([pid], self.remote_host_of(i)) for i, pid in stopped.items()}
+
     def stopped_text(self, process_indices: Iterable[int]) -> str:
         """Returns which of the processes, or of their hosts, are stopped; empty if none is."""
         indices = tuple(process_indices)
@@ -221,7 +232,9 @@ class ProcessGroup:
             f"host {host} has not answered for {seconds:.0f} s; it is given up after {LOST_SECONDS}"
             for host, seconds in self._silent(indices).items()
         ]
-        return ", and ".join(filter(None, [stopped_text(self.stopped(indices)), *silent]))
+        stopped = self.stopped(indices)
+        text = stopped_text(stopped, {index: self.remote_host_of(index) for index in stopped})
+        return ", and ".join(filter(None, [text, *silent]))
 
     def _silent(self, process_indices: Sequence[int]) -> dict[str, float]:
         if isinstance(self._fork_server, Agents):
@@ -263,7 +276,9 @@ class ProcessGroup:
 
     # ------------------------------------------------------------------ variables on their way
 
-    def make_scratch(self, sizes: Mapping[int, int]) -> dict[int, Path]:
+    def make_scratch(
+        self, sizes: Mapping[int, int], sharing: Collection[str] = ()
+    ) -> dict[int, Path]:
         """Makes a folder on each host for the variables of its processes.
 
         It is removed by :meth:`end_scratch`, by another call of this, when the group is closed
@@ -271,6 +286,7 @@ class ProcessGroup:
 
         Args:
             sizes: Process index to the size of its variables.
+            sharing: The hosts that :meth:`share_scratch` will copy all of them to.
 
         Returns:
             Process index to the folder on its host.
@@ -278,8 +294,28 @@ class ProcessGroup:
         Raises:
             NotEnoughMemoryError: A host has no room for them.
         """
-        folders = self._ask("scratch", sizes=[*sizes.items()])["folders"]
+        needed = {**sizes}
+        for host in sharing:
+            own = [index for index in sizes if self.host_of(index) == host]
+            needed[own[0]] += sum(sizes.values()) - sum(sizes[index] for index in own)
+        folders = self._ask("scratch", sizes=[*needed.items()])["folders"]
         return {index: Path(folder) for index, folder in folders}
+
+    def share_scratch(
+        self, files: Mapping[int, str], hosts: Collection[str], step: Callable[[], None]
+    ) -> None:
+        """Copies files from the folders to those of other hosts, under the same names.
+
+        Args:
+            files: Process index to the name of a file in the folder on its host.
+            hosts: The hosts whose processes will read all of them.
+            step: Called from time to time; what it raises ends the copying.
+
+        Raises:
+            NotEnoughMemoryError: A host has no room for them.
+        """
+        if isinstance(self._fork_server, Agents):
+            self._fork_server.share_scratch(files, hosts, step)
 
     def complete_scratch(self, name: str, text: str) -> None:
         """Writes a last file into each folder; to close the group leaves them from now on.

@@ -12,6 +12,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from jaxnb.errors import ProcessDiedError, SessionBrokenError
+from jaxnb.labels import capitalized, processes_label
 from jaxnb.launch.host import control_groups
 from jaxnb.model.scripts import in_notebook
 
@@ -282,6 +283,9 @@ def death_error(
     when = f" while {doing}" if doing else ""
     died = f"{describe_death(death, num_processes)}{when}."
     if death.role != "engine":
+        with_it = [each.index for each in others if each.role == "engine"]
+        if with_it:
+            died += f" {capitalized(processes_label(with_it))} ended with it."
         return SessionBrokenError(
             died
             + in_notebook(" Type `%spmd_restart` for fresh processes; variables are lost.")

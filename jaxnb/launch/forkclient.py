@@ -46,6 +46,8 @@ def _let_go_in_a_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_let_go_in_a_fork)
+NO_LINES = "(none)"
+"""What stands for the last lines where there are none."""
 
 
 class AgentClient:
@@ -269,8 +271,8 @@ class AgentClient:
         try:
             text = self._log_path.read_text(errors="replace")
         except FileNotFoundError:
-            return "(none)"
-        return "\n".join(text.splitlines()[-lines:]) or "(none)"
+            return NO_LINES
+        return "\n".join(text.splitlines()[-lines:]) or NO_LINES
 
 
 class ForkServerClient(AgentClient):

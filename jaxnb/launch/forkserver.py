@@ -22,8 +22,10 @@ there is no room for it):
         process index.
     ``facts``: answer what this host has: see :class:`~jaxnb.model.group.HostFacts`.
     ``scratch``: make the folder for variables on their way to the next engines; answers with its
-        path, by process index. ``scratch_complete`` writes a last file into it, ``scratch_hold``
-        takes over one of an earlier server, and ``scratch_end`` removes it, or leaves it for good.
+        path, by process index. ``scratch_read`` answers bytes of a file in it, ``scratch_append``
+        writes bytes that another host has answered, ``scratch_complete`` writes a last file,
+        ``scratch_hold`` takes over a folder of an earlier server, and ``scratch_end`` removes it,
+        or leaves it for good.
     ``stop``: end the children of the named roles, and kill those that are left after
         ``grace_seconds``; answers once all have ended.
     ``end``: end all descendants and this process; there is no answer.
@@ -37,6 +39,7 @@ When the owner ends, in whatever way, it ends all its descendants and itself.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gc
 import json
@@ -213,6 +216,14 @@ class ForkServer(ForkLoop):
         sizes = dict(command["sizes"])
         folder = self._scratch.make(sum(sizes.values()))
         self._emit(reply=command["id"], folders=[(index, folder) for index in sizes])
+
+    def _do_scratch_read(self, command: dict[str, Any]) -> None:
+        data = self._scratch.read(command["name"], command["start"])
+        self._emit(reply=command["id"], data=base64.b64encode(data).decode())
+
+    def _do_scratch_append(self, command: dict[str, Any]) -> None:
+        self._scratch.append(command["name"], base64.b64decode(command["data"]))
+        self._emit(reply=command["id"])
 
     def _do_scratch_complete(self, command: dict[str, Any]) -> None:
         self._scratch.complete(command["name"], command["text"])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from jaxnb.errors import StartError
 from jaxnb.launch.host import network_towards
 from jaxnb.launch.member import Member
 from jaxnb.launch.tunnel import make_certificate
@@ -16,6 +18,9 @@ FORWARDS = {"ipp": "forwards", "sentinel": "engine forwards"}
 whom the socket belongs to."""
 
 SERVICE_FORWARDS = "service forwards"
+
+CONNECT_SECONDS = 10.0
+"""So long it may take to connect to a host."""
 
 TUNNEL_SECONDS = 30.0
 """So long each end of the tunnel may take to be there."""
@@ -56,6 +61,8 @@ class Forwarding:
         ]
         for member, answer in asked:
             member.port = int(answer.result(TUNNEL_SECONDS)["line"])
+            if member is not self._own:
+                require_reachable(member)
 
     def publish(self) -> None:
         """Has new sockets reached from other hosts: the first host's from all, others' from here.
@@ -91,3 +98,16 @@ class Forwarding:
         for role in forwards:
             self._published.pop(role, None)
         return forwards
+
+
+def require_reachable(member: Member) -> None:
+    """Raises StartError if this machine cannot connect to the door of a host."""
+    where = (member.address, member.port)
+    try:
+        socket.create_connection(where, CONNECT_SECONDS).close()
+    except OSError as error:
+        raise StartError(
+            f"{member.host} is reached by ssh, and not at {where[0]} port {where[1]} ({error}). The "
+            "hosts of a group, and the notebook's, connect to each other on ports that the system "
+            "chooses. Nothing was started. Let a firewall between them pass TCP."
+        ) from None

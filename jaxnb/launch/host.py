@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -218,17 +218,33 @@ def look(pid: int) -> Look:
     return Look(_STATES.get(status, status), times.user + times.system)
 
 
-def stopped_text(stopped: Mapping[int, int]) -> str:
+def continue_command(pids: Iterable[int], host: str = "") -> str:
+    """Returns what to type so that stopped processes go on.
+
+    Args:
+        pids: Their process ids.
+        host: Where they are, as ssh takes it; empty for the notebook's host.
+    """
+    command = f"kill -CONT {' '.join(map(str, pids))}"
+    return f"ssh {host} {command}" if host else command
+
+
+def stopped_text(stopped: Mapping[int, int], hosts: Mapping[int, str]) -> str:
     """Returns who is stopped, and what lets it go on, as a clause; empty if none is.
 
     Args:
         stopped: Process index to process id.
+        hosts: Process index to its host, for those on other hosts than the notebook's.
     """
     if not stopped:
         return ""
     is_one = len(stopped) == 1
-    those = " ".join(map(str, stopped.values()))
+    by_host: dict[str, list[int]] = {}
+    for index, pid in stopped.items():
+        by_host.setdefault(hosts.get(index, ""), []).append(pid)
+    commands = " and ".join(f"`{continue_command(p, host)}`" for host, p in by_host.items())
+    lets = "lets" if len(by_host) == 1 else "let"
     return (
-        f"{processes_label(stopped)} {'is' if is_one else 'are'} stopped: `kill -CONT {those}` "
-        f"lets {'it' if is_one else 'them'} go on"
+        f"{processes_label(stopped)} {'is' if is_one else 'are'} stopped: {commands} "
+        f"{lets} {'it' if is_one else 'them'} go on"
     )

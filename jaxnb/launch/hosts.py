@@ -11,6 +11,7 @@ the notebook sees those of its own host, each process those of the host that it 
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import sys
@@ -23,8 +24,8 @@ from typing import Any
 
 from jaxnb.errors import JaxnbError, SessionBrokenError, StartError
 from jaxnb.launch.answers import joined, translated
-from jaxnb.launch.forkclient import EventHandler, take
-from jaxnb.launch.forwarding import Forwarding
+from jaxnb.launch.forkclient import NO_LINES, EventHandler, take
+from jaxnb.launch.forwarding import TUNNEL_SECONDS, Forwarding
 from jaxnb.launch.host import facts as facts_here
 from jaxnb.launch.member import Member, is_here
 from jaxnb.launch.ssh import SshAgentClient, require_same, travelling
@@ -58,7 +59,7 @@ class Agents:
     Args:
         hosts: Their names, as ssh takes them. The notebook's own needs no ssh.
         on_event: Called in reader threads for every event, to which ``host`` is added. If an agent
-            ends, it is told of the death of each of its processes, and then of the agent's.
+            ends, it is told of the agent's death, and then of that of each of its processes.
         launcher: ``"fork"`` or ``"local"``.
         python: The Python on other hosts; empty for the path of the notebook's.
         names: Variables of the notebook's environment that processes on other hosts get, beside
@@ -85,7 +86,7 @@ class Agents:
         self.launcher = launcher
         self._python = python or sys.executable
         self._names = names
-        self._is_closing = False
+        self._is_up = self._is_closing = False
         self._members: list[Member] = []
         here = next(filter(is_here, hosts), None)
         # The notebook's own host runs no process then, and one end of the tunnel.
@@ -97,6 +98,7 @@ class Agents:
                 self._members.append(self._own if is_own else self._started(Member(host, launcher)))
             self.facts = self._first_facts()
             self._forwarding = Forwarding(self._members, self._own, self._ask)
+            self._is_up = True
         except BaseException:
             with suppress(SessionBrokenError):
                 self.close()
@@ -289,10 +291,38 @@ class Agents:
         """Returns an answer as the notebook's host has it."""
         return dict(translated(answer, member.folder, self.directory))
 
+    def share_scratch(
+        self, files: Mapping[int, str], hosts: Collection[str], step: Callable[[], None]
+    ) -> None:
+        """Copies files from the folders for variables to those of other hosts.
+
+        Args:
+            files: Process index to the name of a file on its host.
+            hosts: The hosts that need all of them.
+            step: Called before each piece; what it raises ends the copying.
+
+        Raises:
+            NotEnoughMemoryError: A host has no room for them.
+            SessionBrokenError: A host is lost.
+        """
+        for index, name in files.items():
+            owner = self._member_of(index)
+            users = [each for each in self._members if each.host in hosts and each is not owner]
+            start, data = 0, "" if not users else None
+            while data != "":
+                step()
+                answer = self._ask(owner, "scratch_read", name=name, start=start)
+                data = answer.result(TUNNEL_SECONDS)["data"]
+                start += len(base64.b64decode(data))
+                for each in [self._ask(u, "scratch_append", name=name, data=data) for u in users]:
+                    each.result(TUNNEL_SECONDS)
+
     # ------------------------------------------------------------------ events and the end
 
     def _on_event(self, member: Member, event: dict[str, Any]) -> None:
         kind = event["event"]
+        if not self._is_up:
+            return  # who starts it hears of that by an answer that does not come
         if kind == "press":
             self._press(event["index"])
         elif kind == "ended":
@@ -318,17 +348,17 @@ class Agents:
         member.is_lost = True
         if self._is_closing:
             return
-        tail = member.client.last_lines()
+        role = "connection" if member.is_remote else "fork server"
+        last = member.client.last_lines()
+        tail = last if last != NO_LINES else ""
+        if member in (self._own, self._members[0]):  # else it had nothing but its processes
+            self.on_event({**event, "role": role, "pid": member.client.pid, "tail": tail,
+                           "host": member.host})  # fmt: skip
         pids, member.pids = member.pids, {}
         how = f"was lost with its host: {member.how_it_ended(event['status'])}"
         for index, pid in pids.items():
             died = {"event": "died", "role": "engine", "status": None, "tail": "", "how": how}
             self.on_event({**died, "index": index, "pid": pid, "host": member.host})
-        if member not in (self._own, self._members[0]):
-            return  # it had nothing but its processes
-        role = "connection" if member.is_remote else "fork server"
-        self.on_event({**event, "role": role, "pid": member.client.pid, "tail": tail,
-                       "host": member.host})  # fmt: skip
 
     def close(self, timeout_seconds: float = 10.0) -> None:
         """Ends all agents and all their descendants, and waits until they are gone.
@@ -340,6 +370,8 @@ class Agents:
         """
         self._is_closing = True
         for member in self._all():
+            if member.client.is_silent:
+                member.client.give_up()
             member.client.end()
         deadline = time.monotonic() + timeout_seconds
         late = []

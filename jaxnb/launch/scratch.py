@@ -10,8 +10,11 @@ from pathlib import Path
 
 from jaxnb.errors import NotEnoughMemoryError
 from jaxnb.labels import format_bytes
-from jaxnb.launch.folder import mark, write_text
+from jaxnb.launch.folder import for_this_user, mark, write_text
 from jaxnb.launch.host import available_bytes
+
+PIECE_BYTES = 256 << 10
+"""Of files that other hosts need: so much goes in one message, and other messages in between."""
 
 
 class Scratch:
@@ -45,6 +48,24 @@ class Scratch:
         mark(self._folder, self._owner_pid)
         return self._folder
 
+    def read(self, name: str, start: int) -> bytes:
+        """Returns the bytes of a file in the folder from a place on, so many as go in a message."""
+        with open(os.path.join(self._folder, name), "rb") as file:
+            file.seek(start)
+            return file.read(PIECE_BYTES)
+
+    def append(self, name: str, data: bytes) -> None:
+        """Writes bytes to the end of a file in the folder, which need not be there.
+
+        Raises:
+            NotEnoughMemoryError: There is no room for them.
+        """
+        try:
+            with open(os.path.join(self._folder, name), "ab", opener=for_this_user) as file:
+                file.write(data)
+        except OSError as error:
+            raise self._no_room(error) from None
+
     def complete(self, name: str, text: str) -> None:
         """Writes the file that comes last: all variables are there from now on.
 
@@ -54,12 +75,15 @@ class Scratch:
         try:
             write_text(os.path.join(self._folder, name), text)
         except OSError as error:
-            raise NotEnoughMemoryError(
-                f"The variables of the processes on {socket.gethostname()} could not be written to "
-                f"{self._folder} ({error.strerror}). Nothing was changed. Delete some, or save "
-                "what you need to another disk: `%spmd_save DIR NAMES`."
-            ) from None
+            raise self._no_room(error) from None
         self._is_whole = True
+
+    def _no_room(self, error: OSError) -> NotEnoughMemoryError:
+        return NotEnoughMemoryError(
+            f"The variables of the processes on {socket.gethostname()} could not be written to "
+            f"{self._folder} ({error.strerror}). Nothing was changed. Delete some, or save "
+            "what you need to another disk: `%spmd_save DIR NAMES`."
+        )
 
     def hold(self, folder: str) -> None:
         """Takes over a folder that has all variables, which a server before this one has made."""

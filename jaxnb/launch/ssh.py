@@ -51,7 +51,7 @@ SSH_FAILED = 255
 TRAVELS = ("JAX_", "XLA_", "NCCL_")
 """What the notebook's variables begin with that its processes on other hosts get."""
 
-_ENTERS = 'cd -- "$0" 2>/dev/null || cd; exec "$@"'
+_ENTERS = 'cd -- "$1" 2>/dev/null || cd; shift; exec "$@"'
 
 
 def travelling(environment: Mapping[str, str], names: Sequence[str] = ()) -> dict[str, str]:
@@ -75,7 +75,7 @@ def ssh_command(host: str, python: str, directory: str, launcher: str) -> list[s
     """
     _, *agent = command_line("jaxnb.launch.agent", launcher)
     # The user's shell there need not be a POSIX one.
-    remote = shlex.join(["exec", "/bin/sh", "-c", _ENTERS, directory, python, *agent])
+    remote = shlex.join(["exec", "/bin/sh", "-c", _ENTERS, "jaxnb", directory, python, *agent])
     options = [word for name, value in OPTIONS.items() for word in ("-o", f"{name}={value}")]
     return ["ssh", "-T", *options, "--", host, remote]
 

@@ -26,6 +26,7 @@ from jaxnb.compat.jax_arrays import device_arrays
 from jaxnb.labels import processes_label
 from jaxnb.lockstep.process_ask_conductor import Lockstep
 from jaxnb.recovery import files, hooks, messages, process_variables
+from jaxnb.recovery.fit_to_size import MisfitError, require_all_fit
 from jaxnb.recovery.process_arrays import PartLostError, is_known
 from jaxnb.recovery.process_pickling import PackedState, Steps, pack
 from jaxnb.wire.process_sentinel import ThisProcess
@@ -318,6 +319,22 @@ def drop(process: ThisProcess) -> None:
     """Drops what was packed."""
     global _packing
     _packing = None
+
+
+def misfit(process: ThisProcess, *, path: str, size: Sequence[int]) -> str:
+    """Returns which array of this process's file a group of another size cannot lay out, and why.
+
+    Args:
+        process: This process.
+        path: The file.
+        size: The processes of that group, and the devices of each.
+    """
+    num_processes, devices_per_process = size
+    try:
+        require_all_fit(files.arrays_in(Path(path)), (num_processes, devices_per_process))
+    except MisfitError as error:
+        return str(error)
+    return ""
 
 
 def call_hooks(process: ThisProcess) -> messages.CalledHooks:

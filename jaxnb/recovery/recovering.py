@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,8 +21,7 @@ from jaxnb.model.cells import CallRequest
 from jaxnb.model.dispatches import Difference
 from jaxnb.model.group import GroupInfo, SentinelFault
 from jaxnb.recovery import messages
-from jaxnb.recovery.files import arrays_in
-from jaxnb.recovery.fit_to_size import Facts, MisfitError, lost_here, require_all_fit, resized_notes
+from jaxnb.recovery.fit_to_size import Facts, lost_here, resized_notes
 from jaxnb.recovery.saving import PACK_SECONDS, Saver, Told, common, differing
 from jaxnb.recovery.scratch import scratch
 from jaxnb.wire.asking import Channel
@@ -101,7 +100,7 @@ class Carrier:
     Args:
         sentinels: Who is asked.
         processes: Those of the group, by index.
-        stopped: Returns which of some processes are stopped, with their ids.
+        stopped: Returns which of some processes are stopped, and what lets each go on.
         dead: Returns who has died so far.
         interrupted: Ends it with KeyboardInterrupt once it is set; nothing has changed then.
         notice: Shows the user a sentence.
@@ -115,7 +114,7 @@ class Carrier:
         self,
         sentinels: Sentinels,
         processes: Collection[int],
-        stopped: Callable[[Collection[int]], Mapping[int, int]],
+        stopped: Callable[[Collection[int]], Mapping[int, str]],
         dead: Callable[[], Collection[int]],
         interrupted: threading.Event,
         notice: Callable[[str], None],
@@ -227,8 +226,8 @@ class Carrier:
 
     def _why_given_up(self, index: int, verb: _Verb) -> str:
         """Returns why a silent process is given up; empty if it is waited for."""
-        now, pid = time.monotonic(), self._stopped([index]).get(index)
-        stopped = pid is not None
+        now, command = time.monotonic(), self._stopped([index]).get(index)
+        stopped = command is not None
         since = self._silent_since.setdefault(index, now)
         is_first = (index, stopped) not in self._told
         self._told.add((index, stopped))
@@ -236,7 +235,7 @@ class Carrier:
             if is_first:
                 doing = "pickling an object" if verb == "pack" else "C code"
                 why = f"{doing} may keep Python from running"
-                why = f"it is stopped (`kill -CONT {pid}`)" if stopped else why
+                why = f"it is stopped (`{command}`)" if stopped else why
                 self._notice(
                     f"process {index} does not answer while it {verb}s its variables: {why}. It is "
                     "waited for. Interrupt ends the wait and changes nothing; if it does not "
@@ -316,11 +315,16 @@ class Recovery:
             self._require_all(packed)
         sizes = dict.fromkeys((each.process_index for each in self.group().processes), 0)
         sizes |= {i: measured.nbytes for i, measured in packed.processes.items()}
-        with scratch(self.cluster, sizes) as room:
+        # Who takes another's place reads what the others had, and in another size all read that.
+        readers = sizes if self.size is not None else sizes.keys() - packed.processes.keys()
+        sharing = {self.cluster().host_of(i) for i in readers}
+        with scratch(self.cluster, sizes, sharing) as room:
             with self._dropped_if_it_fails():
                 files = self.carrier.write(packed, room.folders)
                 paths = {i: room.folders[i] / file.name for i, file in files.items()}
-                self._require_fit(paths.values())
+                self._require_fit(paths)
+                names = {i: file.name for i, file in files.items()}
+                self.cluster().share_scratch(names, sharing, self._require_not_interrupted)
                 for i, file in files.items():
                     if room.folders[i] != room.first:
                         files[i] = replace(file, name=str(paths[i]))
@@ -333,7 +337,7 @@ class Recovery:
             self.interrupted.clear()
             try:
                 found = self._in_new_group(
-                    paths, packed, told, saver.facts, apart, unended, started
+                    paths, room.folders, packed, told, saver.facts, apart, unended, started
                 )
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(
@@ -365,18 +369,28 @@ class Recovery:
                 "were packed. Nothing has changed. Type `%spmd_recover` first."
             )
 
-    def _require_fit(self, paths: Iterable[Path]) -> None:
+    def _require_fit(self, paths: Mapping[int, Path]) -> None:
         if self.size is None:
             return
-        try:
-            for path in paths:
-                require_all_fit(arrays_in(path), self.size)
-        except MisfitError as error:
+        asked = {
+            i: CallRequest(f"{_PROCESS}.misfit", {"path": str(path), "size": self.size})
+            for i, path in paths.items()
+        }
+        channel = self.channel(self.interrupted)
+        answers = channel.ask_together(asked, 0, PACK_SECONDS)
+        channel.require(answers, "the arrays were looked at", "and nothing has changed.")
+        if misfit := next(filter(None, answers.values()), ""):
             size = " × ".join(map(str, self.size))
             raise UsageError(
-                f"A group of {size} devices cannot lay out {error}. Nothing has changed. Take "
+                f"A group of {size} devices cannot lay out {misfit}. Nothing has changed. Take "
                 "another size, or change the array first."
-            ) from None
+            )
+
+    def _require_not_interrupted(self) -> None:
+        if self.interrupted.is_set():
+            raise KeyboardInterrupt(
+                "Interrupted while the variables were copied between hosts. Nothing has changed."
+            )
 
     @contextmanager
     def _dropped_if_it_fails(self) -> Iterator[None]:
@@ -389,6 +403,7 @@ class Recovery:
     def _in_new_group(
         self,
         paths: Mapping[int, Path],
+        folders: Mapping[int, Path],
         packed: Packed,
         told: Told,
         before: Facts,
@@ -400,13 +415,13 @@ class Recovery:
         died = tuple(i for i in range(before.num_processes) if i not in paths)
         self.progress("unpacking", format_bytes(packed.nbytes))
         saver = Saver(channel, self.group())
-        taken = saver.bind(paths, before, maps=True)
+        taken = saver.bind(paths, before, maps=True, folders=folders)
         given: tuple[str, ...] = ()
         missing: dict[str, str] = {}
         if died and paths:
             self.progress("giving variables", f"to {processes_label(died)}")
             given, missing = common(channel, paths.keys())
-            taken |= saver.fill(paths, given, missing)
+            taken |= saver.fill(paths, given, missing, folders)
         lost = lost_here(told.lost, before.num_processes, saver.num_processes)
         lost += messages.losses({i: answer.lost for i, answer in taken.items()})
         known: dict[str, set[int]] = {}

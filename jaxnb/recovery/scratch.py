@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,16 +21,16 @@ class Scratch:
 
     Attributes:
         folders: See above.
+        first: The directory on the notebook's host; if no process is on it, the first process's.
         is_whole: All variables are in them.
     """
 
     def __init__(self, cluster: Callable[[], ProcessGroup], folders: Mapping[int, Path]) -> None:
         self._cluster, self.folders, self.is_whole = cluster, folders, False
-
-    @property
-    def first(self) -> Path:
-        """The directory of the first process."""
-        return next(iter(self.folders.values()))
+        group = cluster()
+        self._on_hosts = {group.host_of(i): folder for i, folder in folders.items()}
+        here = (folder for i, folder in folders.items() if not group.remote_host_of(i))
+        self.first = next(here, next(iter(folders.values())))
 
     def complete(self, manifest: str) -> None:
         """Writes what tells of the files: even a close of the group leaves them from now on.
@@ -42,8 +42,13 @@ class Scratch:
         self.is_whole = True
 
     def hold(self) -> None:
-        """Has new fork servers, if there are any, remove them when this process ends."""
-        self._cluster().hold_scratch(self.folders)
+        """Has new fork servers, if there are any, remove them when this process ends.
+
+        The directories are those of the new processes from now on.
+        """
+        group = self._cluster()
+        self.folders = {i: self._on_hosts[group.host_of(i)] for i in group.pids}
+        group.hold_scratch(self.folders)
 
     def end(self, *, keeps: bool = False) -> None:
         """Removes them, or leaves them for good: then nobody removes them at this process's end."""
@@ -55,7 +60,9 @@ class Scratch:
 
 
 @contextmanager
-def scratch(cluster: Callable[[], ProcessGroup], sizes: Mapping[int, int]) -> Iterator[Scratch]:
+def scratch(
+    cluster: Callable[[], ProcessGroup], sizes: Mapping[int, int], sharing: Collection[str] = ()
+) -> Iterator[Scratch]:
     """Yields directories for variables on their way: in memory, where there is room.
 
     They are removed if what is done with them succeeds, or does not complete them. Else they are
@@ -64,11 +71,12 @@ def scratch(cluster: Callable[[], ProcessGroup], sizes: Mapping[int, int]) -> It
     Args:
         cluster: Returns the group's processes of now, for the system.
         sizes: Process index to the size of its variables.
+        sharing: The hosts that the variables of all are copied to.
 
     Raises:
         NotEnoughMemoryError: There is no room for them.
     """
-    found = Scratch(cluster, cluster().make_scratch(sizes))
+    found = Scratch(cluster, cluster().make_scratch(sizes, sharing))
     try:
         yield found
     except BaseException as error:

@@ -114,7 +114,7 @@ class Life:
         return process_infos(
             self.reports,
             self.deaths,
-            paused=self.cluster.stopped(range(len(self.reports))),
+            paused=self.cluster.commands_to_continue(range(len(self.reports))),
             busy=self._work.in_cells(),
             engine_ids=self._transport.engine_ids if self._transport is not None else {},
             closed=self.lifecycle.phase is Phase.CLOSED,
@@ -388,6 +388,8 @@ def other_size(life: Life, num_processes: int | None, devices: int | None) -> Si
     Raises:
         UsageError: There are too few GPUs, or too little memory; or a number is not possible.
     """
+    if num_processes is None and devices is None:  # a host that is lost need not be asked
+        return None
     now = life.placement
     if devices is None:
         devices = life.options.devices_per_process

@@ -173,7 +173,7 @@ def process_infos(
     reports: Iterable[ProcessReport],
     deaths: Iterable[Death],
     *,
-    paused: Collection[int],
+    paused: Mapping[int, str],
     busy: Collection[int],
     engine_ids: Mapping[int, int],
     closed: bool,
@@ -183,7 +183,7 @@ def process_infos(
     Args:
         reports: What each said at the start.
         deaths: Who has died since.
-        paused: The process indices that are stopped, by SIGSTOP say.
+        paused: Those that are stopped, by SIGSTOP say, with what to type so that each goes on.
         busy: Those that are in a cell.
         engine_ids: Process index to ipyparallel's number.
         closed: The session has been closed.
@@ -195,7 +195,7 @@ def process_infos(
         ended = describe_status(dead[index].status) if index in dead else "ended"
         is_dead = closed or index in dead
         is_paused = not is_dead and index in paused
-        how_to_continue = f"stopped, `kill -CONT {report.pid}` lets it go on" if is_paused else ""
+        how_to_continue = f"stopped, `{paused[index]}` lets it go on" if is_paused else ""
         infos.append(
             ProcessInfo(
                 process_index=index,

@@ -105,7 +105,7 @@ class Recoveries:
         carrier = Carrier(
             life.sentinels,
             range(life.num_processes),
-            life.cluster.stopped,
+            life.cluster.commands_to_continue,
             lambda: life.lifecycle.dead,
             interrupted,
             notice or self._reach.notice,

@@ -210,9 +210,11 @@ def test_what_a_process_does() -> None:
 
 
 def test_who_is_stopped_is_told_with_the_command() -> None:
-    assert stopped_text({2: 77}) == "process 2 is stopped: `kill -CONT 77` lets it go on"
-    assert stopped_text({0: 5, 2: 77}).endswith("`kill -CONT 5 77` lets them go on")
-    assert stopped_text({}) == ""
+    assert stopped_text({2: 77}, {}) == "process 2 is stopped: `kill -CONT 77` lets it go on"
+    assert stopped_text({0: 5, 2: 77}, {}).endswith("`kill -CONT 5 77` lets them go on")
+    assert stopped_text({}, {}) == ""
+    both = stopped_text({0: 5, 2: 77, 3: 78}, {2: "b", 3: "b"})
+    assert both.endswith("`kill -CONT 5` and `ssh b kill -CONT 77 78` let them go on")
 
 
 def test_who_asks_for_no_progress_hears_who_is_waited_for(
