@@ -167,8 +167,12 @@ class Agents:
         for member, count in zip(self._members, counts, strict=True):
             member.indices = [*range(first, first + count)]
             first += count
+        self._move_from_lost()
+
+    def _move_from_lost(self) -> None:
+        """Has new processes in the place of those on lost hosts run on the others."""
         left = [each for each in self._members if not each.is_lost]
-        for lost in (each for each in self._members if each.is_lost):
+        for lost in (each for each in self._members if each.is_lost and left):
             for index in lost.indices:
                 min(left, key=lambda each: len(each.indices)).indices.append(index)
             lost.indices = []
@@ -235,6 +239,7 @@ class Agents:
         if op not in ("signal", "look"):
             for each in everywhere:
                 each.give_up()  # if it is silent: nothing waits for it
+            self._move_from_lost()
         members = [each for each in everywhere if not (each.is_lost or each.client.is_silent)]
         if op == "stop":
             roles = arguments["roles"]
@@ -348,6 +353,7 @@ class Agents:
         member.is_lost = True
         if self._is_closing:
             return
+        self._move_from_lost()
         role = "connection" if member.is_remote else "fork server"
         last = member.client.last_lines()
         tail = last if last != NO_LINES else ""
