@@ -217,7 +217,9 @@ def test_without_room_for_a_second_copy_nothing_changes(
     pids = [process.pid for process in group.processes]
     make = ProcessGroup.make_scratch
     monkeypatch.setattr(
-        ProcessGroup, "make_scratch", lambda self, sizes: make(self, dict.fromkeys(sizes, 1 << 60))
+        ProcessGroup,
+        "make_scratch",
+        lambda self, sizes, _: make(self, dict.fromkeys(sizes, 1 << 60)),
     )
     with pytest.raises(JaxnbError, match=r"take 3072 PiB, and there is no room .* Nothing was"):
         group.recover()

@@ -86,7 +86,7 @@ class Pair:
         answer = self.second.ask(
             "forwards", **{"routes": routes, "certificate": self.certificate, **settings}
         )
-        assert answer["line"] == "ready\n"
+        assert answer["line"] == "ready"
         return int(answer["pid"])
 
     @contextlib.contextmanager
