@@ -58,7 +58,7 @@ check: ## Say whether .ci/run has passed on the tree of HEAD
 	@scripts/ci_stamp.sh check
 
 $(KINDS:%=test-%): test-%: $(DEV)
-	@if [ $* = browser ]; then scripts/install_system_packages.sh; fi
+	@case $* in browser|integration) scripts/install_system_packages.sh ;; esac
 	@$(PYTEST) tests/$*
 
 # `make bench pull start` measures these rows only: the words after bench are no targets.

@@ -74,8 +74,8 @@ def start(
     """Starts JAX processes, joins them with ``jax.distributed``, and checks them.
 
     When it returns, every process has been asked what it sees, and a ``psum`` over all devices
-    of the group has come out right. Everything binds loopback. The processes end when the
-    session is closed, and when this process ends in whatever way.
+    of the group has come out right. On one host, everything binds loopback. The processes end
+    when the session is closed, and when this process ends in whatever way.
 
     Args:
         num_processes: How many; by default one per GPU, else 4.
@@ -83,7 +83,7 @@ def start(
         platform: ``"auto"`` (GPUs where there are any), ``"cpu"`` or ``"gpu"``.
         launcher: How they are started; ``"fork"`` on Linux, ``"local"`` elsewhere.
         hosts: The hosts to start them on over ssh, as ``"hostA,hostB:4"`` or a list, four processes
-            on the second; this host by default. See {doc}`clusters`.
+            on the second; this host by default. See :doc:`/clusters`.
         env: Variables that processes on other hosts get beside ``JAX_…``, ``XLA_…`` and ``NCCL_…``,
             each as ``NAME`` or ``NAME=VALUE``.
         collectives: The library of the CPU collectives: ``"gloo"``.

@@ -126,7 +126,7 @@ def _add_run(run: Parser) -> None:
     add("-n", type=int, metavar="N", help="processes; default: one per GPU, else 4")
     add("--devices-per-process", type=int, metavar="D", help="CPU devices of each process")
     add("--platform", default="auto", choices=("auto", "cpu", "gpu"), help="default: auto")
-    add("--hosts", default="", metavar="HOSTS", help="hosts to run it on, over ssh")
+    add("--hosts", default="", metavar="HOSTS", help="run it over ssh on hostA,hostB:2")
     add("--env", action="append", default=[], metavar="NAME=VALUE",
         help="a variable for processes on other hosts")  # fmt: skip
     add("--compile-cache", default="", metavar="DIR", help="folder for compiled programs, or off")
@@ -192,7 +192,15 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
             bare=True,
         )
         if is_notebook:
-            if own or asked.n or asked.devices_per_process or asked.timeline or asked.json:
+            if (
+                own
+                or asked.n
+                or asked.hosts
+                or asked.env
+                or asked.devices_per_process
+                or asked.timeline
+                or asked.json
+            ):
                 parser.error(
                     "a notebook starts its processes itself (`%spmd_start -n 4`) and has no "
                     "arguments: only --timeout, --output and -p go with it"

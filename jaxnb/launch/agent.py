@@ -3,7 +3,8 @@
 It is started as ``python -m jaxnb.launch.agent LAUNCHER``, over ssh say. It writes the line
 :data:`~jaxnb.launch.forkclient.BEGINS`, reads a line with the variables that its owner adds to its
 environment, as JSON, makes the group's folder on its host, and is a fork server from then on. It
-knows by the end of its standard input that its owner or the connection has ended.
+knows by the end of its standard input that its owner or the connection has ended, or by the beats
+that do not come any more.
 
 What needs no secrets is on its command line; all else comes by its standard input.
 """
@@ -13,12 +14,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from typing import Any
 
 from jaxnb.errors import StartError
 from jaxnb.launch.folder import make_folder
 from jaxnb.launch.forkclient import BEGINS
 from jaxnb.launch.forkserver import ForkServer, prepare
+
+UNHEARD_SECONDS = 60.0
+"""An agent that hears no beat for so long ends: its owner has given it up before."""
 
 
 class Agent(ForkServer):
@@ -42,8 +47,20 @@ class Agent(ForkServer):
         spawns: bool,
     ) -> None:
         self._environment = environment
+        self._ends_at = time.monotonic() + UNHEARD_SECONDS
         # Here its owner is known by the connection only: what is left at its end is its own.
         super().__init__(command_fd, event_fd, os.getpid(), folder, spawns=spawns)
+
+    def _next_timeout(self) -> float | None:
+        left = self._ends_at - time.monotonic()
+        if left <= 0:
+            self._end()
+        due = super()._next_timeout()
+        return left if due is None else min(due, left)
+
+    def _do_beat(self, command: dict[str, Any]) -> None:
+        self._ends_at = time.monotonic() + UNHEARD_SECONDS
+        self._emit(reply=command["id"])
 
     def _execute(self, command: dict[str, Any]) -> None:
         for each in (command, *command.get("starts", ())):

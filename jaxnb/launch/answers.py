@@ -1,13 +1,32 @@
-"""What several hosts answer, as one answer."""
+"""What several agents answer, as one answer; and paths in it as another host has them."""
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
+from urllib.parse import quote
 
 from jaxnb.errors import SessionBrokenError
+
+
+def translated(value: Any, old: str, new: str) -> Any:
+    """Returns plain data in which paths in one folder have become paths in another.
+
+    Also in text that is an address (``unix:`` with its path quoted), or JSON.
+    """
+    if isinstance(value, str):
+        forms = {form(old): form(new) for form in (str, quote, lambda path: json.dumps(path)[1:-1])}
+        pattern = "|".join(map(re.escape, forms))
+        return re.sub(rf"({pattern})(?![^/\s\"',;])", lambda found: forms[found[0]], value)
+    if isinstance(value, Mapping):
+        return {name: translated(each, old, new) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [translated(each, old, new) for each in value]
+    return value
 
 
 def merge(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -18,8 +18,10 @@ from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.deaths import Death
 from jaxnb.launch.forkclient import ForkServerClient, take
 from jaxnb.launch.host import Look, continue_command, stopped_text
-from jaxnb.launch.hosts import Agents, is_here
+from jaxnb.launch.hosts import Agents
+from jaxnb.launch.member import is_here
 from jaxnb.launch.placement import parse_hosts
+from jaxnb.launch.ssh import LOST_SECONDS
 from jaxnb.model.cells import JoinRequest
 from jaxnb.model.group import HostFacts
 from jaxnb.options import StartOptions, launcher_of
@@ -140,11 +142,7 @@ class ProcessGroup:
         try:
             return dict(answer.result(seconds))
         except TimeoutError:
-            pid = self._fork_server.pid
-            raise SessionBrokenError(
-                f"The fork server (pid {pid}) has not answered for {seconds:g} s. If it is stopped,"
-                f" `kill -CONT {pid}` lets it go on; then type `%spmd_restart`."
-            ) from None
+            raise SessionBrokenError(self._fork_server.silence(seconds)) from None
 
     # ------------------------------------------------------------------ starting
 
@@ -228,9 +226,20 @@ class ProcessGroup:
         return {i: continue_command([pid], self.remote_host_of(i)) for i, pid in stopped.items()}
 
     def stopped_text(self, process_indices: Iterable[int]) -> str:
-        """Returns which of the processes are stopped, in words; empty if none is."""
-        stopped = self.stopped(process_indices)
-        return stopped_text(stopped, {index: self.remote_host_of(index) for index in stopped})
+        """Returns which of the processes, or of their hosts, are stopped; empty if none is."""
+        indices = tuple(process_indices)
+        silent = [
+            f"host {host} has not answered for {seconds:.0f} s; it is given up after {LOST_SECONDS}"
+            for host, seconds in self._silent(indices).items()
+        ]
+        stopped = self.stopped(indices)
+        text = stopped_text(stopped, {index: self.remote_host_of(index) for index in stopped})
+        return ", and ".join(filter(None, [text, *silent]))
+
+    def _silent(self, process_indices: Sequence[int]) -> dict[str, float]:
+        if isinstance(self._fork_server, Agents):
+            return self._fork_server.silent(process_indices)
+        return {}
 
     def stop_processes(self) -> None:
         """Ends the processes and the coordination service; the controller stays."""

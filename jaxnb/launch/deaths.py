@@ -145,6 +145,7 @@ class Death:
         tail: What it wrote last to standard output and error.
         out_of_memory: It was killed by SIGKILL, and the kernel has killed a process for want of
             memory since the death before.
+        how: How it ended, where that is not told by a status.
         host: The host that it ran on, as the user named it; empty if the group has one host.
         at: When that was noticed, on ``time.monotonic()``.
     """
@@ -156,6 +157,7 @@ class Death:
     tail: str
     out_of_memory: bool = False
     host: str = ""
+    how: str = ""
     at: float = field(default_factory=time.monotonic, compare=False)
 
 
@@ -209,7 +211,7 @@ def describe_death(death: Death, num_processes: int) -> str:
         "connection": f"The connection to {death.host}",
     }.get(death.role, "The tunnel to other hosts")
     place = f" on {death.host}" if death.host and death.role != "connection" else ""
-    return f"{who} (pid {death.pid}{place}) {describe_status(death.status)}"
+    return f"{who} (pid {death.pid}{place}) {death.how or describe_status(death.status)}"
 
 
 def last_lines(death: Death) -> str:

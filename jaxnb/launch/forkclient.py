@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import count
@@ -23,10 +24,28 @@ BEGINS = b"jaxnb: the agent begins\n"
 """The line that a fork server on another host writes first. What comes before it is not the
 server's: a shell's startup file may print."""
 
+SILENT_SECONDS = 3.0
+"""An agent that has not answered for so long, after a second, is not waited for."""
+
 PRINTED_BYTES = 4 << 10
 """How much of that is kept, to be shown if no fork server begins."""
 
 
+_CLIENTS: weakref.WeakSet[AgentClient] = weakref.WeakSet()
+
+
+def _let_go_in_a_fork() -> None:
+    """Has a process that the user has forked from this one hold no end of a server's pipe.
+
+    The server would not see that this one has ended.
+    """
+    null = os.open(os.devnull, os.O_WRONLY)
+    for client in list(_CLIENTS):
+        client.let_go(null)
+    os.close(null)
+
+
+os.register_at_fork(after_in_child=_let_go_in_a_fork)
 NO_LINES = "(none)"
 """What stands for the last lines where there are none."""
 
@@ -44,6 +63,8 @@ class AgentClient:
     Attributes:
         name: What it is, as the subject of a sentence.
         printed: What was written to its standard output before :data:`BEGINS`.
+        silent_seconds: For how long it has not answered while this process ran, if it is asked
+            whether it lives.
     """
 
     name = "The fork server"
@@ -56,7 +77,7 @@ class AgentClient:
         first: bytes | None = None,
     ) -> None:
         self.on_event = on_event
-        self.printed = b""
+        self.printed, self.silent_seconds = b"", 0.0
         self._ids = count()
         self._lock = threading.Lock()
         self._pending: dict[int, tuple[Future[Any], Callable[[dict[str, Any]], Any]]] = {}
@@ -78,6 +99,7 @@ class AgentClient:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        _CLIENTS.add(self)
         try:
             self._reader.start()
         except BaseException:
@@ -94,6 +116,11 @@ class AgentClient:
     def is_awaited(self) -> bool:
         """Whether it owes an answer."""
         return bool(self._pending)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has not answered for so long that nothing of it is to be waited for."""
+        return self.silent_seconds >= SILENT_SECONDS
 
     @property
     def has_begun(self) -> bool:
@@ -140,10 +167,29 @@ class AgentClient:
             self._stdin.write(data)
             self._stdin.flush()
 
+    def give_up(self) -> None:
+        """Ends the connection at once; an agent ends itself when it hears no more of its owner."""
+        self._process.kill()
+
+    def let_go(self, fd: int) -> None:
+        """Puts a file in the place of the server's standard input, if that is open.
+
+        What is still to be written to it is so discarded, too.
+        """
+        if not self._stdin.closed:
+            os.dup2(fd, self._stdin.fileno(), inheritable=False)
+
+    def silence(self, seconds: float) -> str:
+        """Returns that it has not answered for so long, and what to type."""
+        return (
+            f"{self.name} (pid {self.pid}) has not answered for {seconds:g} s. If it is stopped, "
+            f"`kill -CONT {self.pid}` lets it go on; then type `%spmd_restart`."
+        )
+
     def end(self) -> None:
         """Tells the server to end, with all its descendants; does not wait for that."""
-        # The end of its standard input would not tell it while a process that the user has
-        # forked from this one holds the pipe too.
+        # The end of its standard input does not tell it while a process that C code has forked
+        # from this one holds the pipe too.
         self.request("end")
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
@@ -184,12 +230,16 @@ class AgentClient:
                 handle = self._resolve if "reply" in message else self.on_event
                 handle(message)
         self._process.wait()
+        self._note_end()
         with self._lock:
             self._ended = True
             pending, self._pending = list(self._pending.values()), {}
         for future, _ in pending:
             future.set_exception(self._ended_error())
         self.on_event({"event": "ended", "status": self._process.returncode})
+
+    def _note_end(self) -> None:
+        """Called in the reader thread once that process has ended."""
 
     def _pass_over(self, line: bytes) -> None:
         """Takes a line of before the server begins; sends what has waited for that if it does."""

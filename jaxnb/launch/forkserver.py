@@ -129,7 +129,7 @@ class ForkServer(ForkLoop):
         for line in lines:
             command = json.loads(line)
             # All others need the second stage of imports.
-            if self._imported or command["op"] in ("facts", "controller", "end"):
+            if self._imported or command["op"] in ("beat", "facts", "controller", "end"):
                 self._execute(command)
             else:
                 held.append(line)

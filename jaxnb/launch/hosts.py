@@ -12,27 +12,23 @@ the notebook sees those of its own host, each process those of the host that it 
 from __future__ import annotations
 
 import base64
-import json
 import os
-import re
 import shutil
-import socket
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
-from urllib.parse import quote
 
 from jaxnb.errors import JaxnbError, SessionBrokenError, StartError
-from jaxnb.launch.answers import joined
-from jaxnb.launch.forkclient import NO_LINES, AgentClient, EventHandler, take
+from jaxnb.launch.answers import joined, translated
+from jaxnb.launch.forkclient import NO_LINES, EventHandler, take
+from jaxnb.launch.forwarding import TUNNEL_SECONDS, Forwarding
 from jaxnb.launch.host import facts as facts_here
-from jaxnb.launch.host import network_towards
+from jaxnb.launch.member import Member, is_here
 from jaxnb.launch.ssh import SshAgentClient, require_same, travelling
-from jaxnb.launch.tunnel import make_certificate
 from jaxnb.model.group import HostFacts
 
 START_SECONDS = 60.0
@@ -52,47 +48,6 @@ process one of its entries belongs. All others go to all agents."""
 
 SPARES_THE_LOST = {"signal", "look", "stop", "scratch_end"}
 """Commands that concern nothing on a host that is lost: the others' answers are enough."""
-
-FORWARDS = {"ipp": "forwards", "sentinel": "engine forwards"}
-"""By the first letters of a socket's name, the role of what carries it between hosts: it ends with
-whom the socket belongs to."""
-
-SERVICE_FORWARDS = "service forwards"
-
-TUNNEL_SECONDS = 30.0
-"""So long each end of the tunnel may take to be there."""
-
-
-@dataclass
-class Member:
-    """A host of the group.
-
-    Attributes:
-        host: As the user named it; empty for the notebook's if it runs none of the processes.
-        launcher: ``"fork"`` or ``"local"``.
-        client: Its agent.
-        folder: The group's folder there.
-        indices: The processes that run on it.
-        pids: Those that have been started and have not ended, to their process ids there.
-        address: By which the other hosts reach it.
-        port: Of its door.
-        is_lost: Its agent has ended without having been told to.
-    """
-
-    host: str
-    launcher: str
-    client: AgentClient = field(init=False)
-    folder: str = ""
-    indices: range = range(0)
-    pids: dict[int, int] = field(default_factory=dict)
-    address: str = ""
-    port: int = 0
-    is_lost: bool = False
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether it is another host than the notebook's."""
-        return isinstance(self.client, SshAgentClient)
 
 
 class Agents:
@@ -131,9 +86,8 @@ class Agents:
         self.launcher = launcher
         self._python = python or sys.executable
         self._names = names
-        self._is_closing = False
+        self._is_up = self._is_closing = False
         self._members: list[Member] = []
-        self._published: dict[str, set[str]] = {}
         here = next(filter(is_here, hosts), None)
         # The notebook's own host runs no process then, and one end of the tunnel.
         self._own = self._started(Member(here or "", launcher if here else "local"))
@@ -143,7 +97,8 @@ class Agents:
                 is_own = host == here
                 self._members.append(self._own if is_own else self._started(Member(host, launcher)))
             self.facts = self._first_facts()
-            self._open_doors()
+            self._forwarding = Forwarding(self._members, self._own, self._ask)
+            self._is_up = True
         except BaseException:
             with suppress(SessionBrokenError):
                 self.close()
@@ -192,60 +147,31 @@ class Agents:
             raise StartError("\n".join(refused))
         return tuple(found)
 
-    # ------------------------------------------------------------------ the tunnel
-
-    def _open_doors(self) -> None:
-        """Has each host listen for the others, who show the group's certificate.
-
-        Raises:
-            StartError: There is no ``openssl``, or a host cannot listen.
-        """
-        self._certificate = make_certificate()
-        remote = next((each for each in self._members if each.is_remote), None)
-        if remote is not None:
-            self._own.address = network_towards(remote.address)["address"]
-        asked = [
-            (each, self._ask(each, "door", address=each.address, certificate=self._certificate))
-            for each in self._members
-        ]
-        for member, answer in asked:
-            member.port = int(answer.result(TUNNEL_SECONDS)["line"])
-
     def publish(self) -> None:
-        """Has new sockets reached from other hosts: the first host's from all, others' from here.
+        """Has new sockets reached from other hosts.
 
         Raises:
             StartError: A host cannot listen on them.
             SessionBrokenError: A host is lost.
         """
-        asked = [(each, self._ask(each, "sockets")) for each in self._members]
-        forwards = []
-        for owner, answer in asked:
-            routes: dict[str, list[tuple[str, str, int]]] = {}
-            for name in answer.result(TUNNEL_SECONDS)["names"]:
-                role = FORWARDS.get(re.split(r"[-:]", name)[0], SERVICE_FORWARDS)
-                if all(name not in names for names in self._published.values()):
-                    routes.setdefault(role, []).append((name, owner.address, owner.port))
-            users = self._members if owner is self._members[0] else []
-            for role, those in routes.items():
-                self._published.setdefault(role, set()).update(name for name, *_ in those)
-                forwards += [
-                    self._ask(user, "forwards", role=role, routes=those,
-                              certificate=self._certificate)
-                    for user in {id(each): each for each in (*users, self._own)}.values()
-                    if user is not owner
-                ]  # fmt: skip
-        for each in forwards:
-            each.result(TUNNEL_SECONDS)
+        self._forwarding.publish()
 
     # ------------------------------------------------------------------ who is where
 
     def place(self, counts: Sequence[int]) -> None:
-        """Says how many processes each host runs, in the order of the hosts."""
+        """Says how many processes each host runs, in the order of the hosts.
+
+        The processes of those that are lost run on the others.
+        """
         first = 0
         for member, count in zip(self._members, counts, strict=True):
-            member.indices = range(first, first + count)
+            member.indices = [*range(first, first + count)]
             first += count
+        left = [each for each in self._members if not each.is_lost]
+        for lost in (each for each in self._members if each.is_lost):
+            for index in lost.indices:
+                min(left, key=lambda each: len(each.indices)).indices.append(index)
+            lost.indices = []
 
     def host_of(self, process_index: int) -> str:
         """Returns the name of the host that a process runs on."""
@@ -258,9 +184,19 @@ class Agents:
         """Returns the address by which a process is reached from the other hosts."""
         return self._member_of(process_index).address
 
-    def silent_hosts(self) -> tuple[str, ...]:
-        """Returns the hosts that owe an answer."""
-        return tuple(each.host for each in self._members if each.client.is_awaited)
+    def silent(self, process_indices: Collection[int]) -> dict[str, float]:
+        """Returns the hosts of processes that do not answer, with the seconds for which."""
+        return {
+            each.host: each.client.silent_seconds
+            for each in self._members
+            if each.client.is_silent and not each.is_lost
+            if any(index in process_indices for index in each.indices)
+        }
+
+    def silence(self, seconds: float) -> str:
+        """Returns which agents owe an answer for so long, as sentences."""
+        silent = [each for each in self._members if each.client.is_awaited]
+        return " ".join(each.client.silence(seconds) for each in silent)
 
     @property
     def pid(self) -> int:
@@ -296,12 +232,15 @@ class Agents:
             )
         spared = op in SPARES_THE_LOST
         everywhere = self._all() if op == "stop" else self._members
-        members = [each for each in everywhere if not (spared and each.is_lost)]
+        if op not in ("signal", "look"):
+            for each in everywhere:
+                each.give_up()  # if it is silent: nothing waits for it
+        members = [each for each in everywhere if not (each.is_lost or each.client.is_silent)]
         if op == "stop":
-            forwards = [f"{role} forwards" for role in arguments["roles"]]
-            arguments["roles"] = [*arguments["roles"], *forwards]
-            for role in forwards:
-                self._published.pop(role, None)
+            roles = arguments["roles"]
+            arguments["roles"] = [*roles, *self._forwarding.forget(roles)]
+        if op == "facts":
+            members = everywhere  # in the order of the hosts
         if op not in SPLIT:
             asked = {each.host: self._ask(each, op, **arguments) for each in members}
         else:
@@ -319,6 +258,10 @@ class Agents:
 
     def _ask(self, member: Member, op: str, **arguments: Any) -> Future[Any]:
         """Sends a command to one host, in its own terms."""
+        if op == "facts" and member.is_lost:
+            known: Future[Any] = Future()
+            known.set_result({"facts": [asdict(self.facts[self._members.index(member)])]})
+            return known
         if op == "facts":
             arguments = {"environment": dict(os.environ), **arguments}
         if "environment" in arguments and member.is_remote:
@@ -378,6 +321,8 @@ class Agents:
 
     def _on_event(self, member: Member, event: dict[str, Any]) -> None:
         kind = event["event"]
+        if not self._is_up:
+            return  # who starts it hears of that by an answer that does not come
         if kind == "press":
             self._press(event["index"])
         elif kind == "ended":
@@ -406,12 +351,14 @@ class Agents:
         role = "connection" if member.is_remote else "fork server"
         last = member.client.last_lines()
         tail = last if last != NO_LINES else ""
-        self.on_event({**event, "role": role, "pid": member.client.pid, "tail": tail,
-                       "host": member.host})  # fmt: skip
+        if member in (self._own, self._members[0]):  # else it had nothing but its processes
+            self.on_event({**event, "role": role, "pid": member.client.pid, "tail": tail,
+                           "host": member.host})  # fmt: skip
         pids, member.pids = member.pids, {}
+        how = f"was lost with its host: {member.how_it_ended(event['status'])}"
         for index, pid in pids.items():
-            self.on_event({"event": "died", "role": "engine", "index": index, "pid": pid,
-                           "status": None, "tail": "", "host": member.host})  # fmt: skip
+            died = {"event": "died", "role": "engine", "status": None, "tail": "", "how": how}
+            self.on_event({**died, "index": index, "pid": pid, "host": member.host})
 
     def close(self, timeout_seconds: float = 10.0) -> None:
         """Ends all agents and all their descendants, and waits until they are gone.
@@ -423,6 +370,8 @@ class Agents:
         """
         self._is_closing = True
         for member in self._all():
+            if member.client.is_silent:
+                member.client.give_up()
             member.client.end()
         deadline = time.monotonic() + timeout_seconds
         late = []
@@ -435,34 +384,9 @@ class Agents:
             raise SessionBrokenError("\n".join(late))
 
 
-# ---------------------------------------------------------------------- parts, which are functions
-
-
-def is_here(host: str) -> bool:
-    """Whether a name is that of the notebook's own host, which takes no ssh."""
-    name = socket.gethostname()
-    return host in ("localhost", name, name.partition(".")[0])
-
-
 def silent(host: str, seconds: float) -> str:
     """Returns the refusal of a host that gives no answer."""
     return (
         f"No agent could be started on {host}: it has not answered for {seconds:g} s. Nothing was "
         f"started. `ssh {host} true` has to work by itself, and quickly."
     )
-
-
-def translated(value: Any, old: str, new: str) -> Any:
-    """Returns plain data in which paths in one folder have become paths in another.
-
-    Also in text that is an address (``unix:`` with its path quoted), or JSON.
-    """
-    if isinstance(value, str):
-        forms = {form(old): form(new) for form in (str, quote, lambda path: json.dumps(path)[1:-1])}
-        pattern = "|".join(map(re.escape, forms))
-        return re.sub(rf"({pattern})(?![^/\s\"',;])", lambda found: forms[found[0]], value)
-    if isinstance(value, Mapping):
-        return {name: translated(each, old, new) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [translated(each, old, new) for each in value]
-    return value

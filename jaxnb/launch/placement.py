@@ -212,7 +212,7 @@ def place_on_hosts(
     if without:
         raise UsageError(
             f"No GPU was found on {' and '.join(without)} (nvidia-smi lists none there). Nothing "
-            "was started. Leave it out of --hosts, or add `--platform cpu` for CPU processes."
+            "was started. Name hosts with GPUs only, or add `--platform cpu` for CPU processes."
         )
     counts = _counts(options, asked, [(len(each.gpus), len(each.gpus)) for each in facts])
     # Only within one host can messages stay on it; between hosts NCCL finds the network itself.
@@ -248,10 +248,10 @@ def _counts(
     free = [i for i, host in enumerate(asked) if host.count is None]
     least = sum(counts)
     if least > n or (least < n and not free):
-        each = ", at least one on each," if free else ""
+        fewest = f"asks for {'at least ' if free else ''}{least} in all"
         raise UsageError(
-            f"{plural(n, 'process')} (-n) were asked for, and{each} {least} by --hosts. Nothing "
-            f"was started. Type `-n {least}`, or other numbers of hosts or on them."
+            f"-n asks for {plural(n, 'process')}, and --hosts {fewest}. Nothing was started. "
+            f"Type `-n {least}`, or other hosts, or other numbers after them."
         )
     for _ in range(n - least):
         fit = [i for i in free if sizes[i][1] is None or counts[i] < sizes[i][0]]

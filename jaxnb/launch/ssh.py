@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,13 +39,19 @@ OPTIONS = {
     "LogLevel": "ERROR",
 }
 
+BEAT_SECONDS = 1.0
+"""So often an agent is asked whether it lives."""
+
+LOST_SECONDS = 45
+"""Beats that it leaves unanswered until its host is given up: JAX gives up after 100 s."""
+
 SSH_FAILED = 255
 """ssh's own exit status if the connection failed; else it is the remote command's."""
 
 TRAVELS = ("JAX_", "XLA_", "NCCL_")
 """What the notebook's variables begin with that its processes on other hosts get."""
 
-_ENTERS = 'cd -- "$0" 2>/dev/null || cd; exec "$@"'
+_ENTERS = 'cd -- "$1" 2>/dev/null || cd; shift; exec "$@"'
 
 
 def travelling(environment: Mapping[str, str], names: Sequence[str] = ()) -> dict[str, str]:
@@ -68,7 +75,7 @@ def ssh_command(host: str, python: str, directory: str, launcher: str) -> list[s
     """
     _, *agent = command_line("jaxnb.launch.agent", launcher)
     # The user's shell there need not be a POSIX one.
-    remote = shlex.join(["exec", "/bin/sh", "-c", _ENTERS, directory, python, *agent])
+    remote = shlex.join(["exec", "/bin/sh", "-c", _ENTERS, "jaxnb", directory, python, *agent])
     options = [word for name, value in OPTIONS.items() for word in ("-o", f"{name}={value}")]
     return ["ssh", "-T", *options, "--", host, remote]
 
@@ -103,6 +110,7 @@ class SshAgentClient(AgentClient):
         self.host = host
         self.name = f"The agent on {host}"
         self._python = python
+        self._has_ended = threading.Event()
         words = ssh_command(host, python, os.getcwd(), launcher)
         try:
             super().__init__(words, log_path, on_event, json.dumps(dict(environment)).encode())
@@ -111,6 +119,22 @@ class SshAgentClient(AgentClient):
                 f"No agent could be started on {host}: this machine has no program `ssh` on PATH. "
                 "Nothing was started. Install OpenSSH's client."
             ) from None
+        threading.Thread(target=self._beat, name="jaxnb-beats", daemon=True).start()
+
+    def _beat(self) -> None:
+        """Asks the agent whether it lives, until it has ended, or is given up."""
+        answer = self.request("beat")
+        # Counted, not timed: this process may be stopped, and its machine asleep.
+        while not self._has_ended.wait(BEAT_SECONDS):
+            if answer.done():
+                self.silent_seconds, answer = 0.0, self.request("beat")
+                continue
+            self.silent_seconds += BEAT_SECONDS
+            if self.silent_seconds >= LOST_SECONDS:
+                self.give_up()
+
+    def _note_end(self) -> None:
+        self._has_ended.set()
 
     def _ended_error(self) -> SessionBrokenError | StartError:
         if not self.has_begun:
@@ -120,9 +144,17 @@ class SshAgentClient(AgentClient):
             )
         return super()._ended_error()
 
+    def silence(self, seconds: float) -> str:
+        """Returns that it has not answered for so long, and what to type."""
+        return (
+            f"{self.host} has not answered for {seconds:g} s: it is stopped or overloaded, or the "
+            "network is interrupted. Its processes may run on. Once it answers again, type "
+            "`%spmd_restart`."
+        )
+
     def _late_error(self, seconds: float) -> SessionBrokenError:
         return SessionBrokenError(
-            f"{self.name} did not end within {seconds:g} s, and the connection to it was closed: "
+            f"{self.name} did not end within {seconds:.0f} s, and the connection to it was closed: "
             "it ends its processes as soon as its host notices that."
         )
 
@@ -179,14 +211,15 @@ def _of_command(host: str, python: str, status: int | None, errors: str) -> tupl
     if status in (126, 127):
         return (
             f"it has no Python `{python}`",
-            "Name the one that it has with `--python PATH`.",
+            "Every host needs the Python of the notebook, with its packages, at the same path.",
         )
     if found := re.search(r"No module named '?([\w.]+)", errors):
-        package = found[1].partition(".")[0]
+        package, *within = found[1].split(".")
+        is_older = package == "jaxnb" and within
         return (
-            f"{python} there has no package {package}",
-            f"Install there what this notebook has: `ssh {host} {shlex.quote(python)} -m pip "
-            "install jaxnb`; or name another Python with `--python PATH`.",
+            f"{python} there has {'an older jaxnb' if is_older else f'no package {package}'}",
+            "Install there what the notebook has: the same jaxnb and JAX, with "
+            f"`ssh {host} {shlex.quote(python)} -m pip install …`.",
         )
     return (
         f"what ssh ran there ended with exit status {status} before the agent began",
@@ -213,7 +246,8 @@ def require_same(host: str, python: str, facts: Mapping[str, Any], own: Mapping[
     theirs = " and ".join([f"{names[name]} {facts[name]}" for name in differing])
     ours = " and ".join([f"{names[name]} {own[name]}" for name in differing])
     packages = [f"{name}=={own[name]}" for name in differing if name != "python"]
-    then = f"Name a Python {'.'.join(own['python'].split('.')[:2])} there with `--python PATH`."
+    release = ".".join(own["python"].split(".")[:2])
+    then = f"Install Python {release} there, with the same packages, at `{python}`."
     if "python" not in differing:
         install = f"{shlex.quote(python)} -m pip install {' '.join(packages)}"
         then = f"Install the same there: `ssh {host} {install}`."

@@ -21,15 +21,16 @@ SIZE = struct.Struct("<I")
 MAX_BYTES = 1 << 22
 """No packet is longer."""
 
-ATOMIC_BYTES = 40 << 10
-"""A packet of a process is no longer: several threads send, and handlers of signals raise amid it.
+ATOMIC_BYTES = 35 << 10
+"""A process's packet and its length have no more: threads send at once, and handlers raise amid it.
 
-Linux makes one buffer of up to 47 KiB. It is sent whole, or not at all if a handler raises while
-the call waits for room, and nothing of another thread's is sent amid it.
+Linux puts so much, 32 KiB and most of a page, into one buffer if half of the room has space for it.
+That is sent whole, or not at all if a handler raises while the call waits for room; and nothing of
+another thread's comes amid it.
 """
 
 SEND_BYTES = 1 << 20
-"""What is sent has so much room, or what the system allows: twice the buffer above, and more."""
+"""What is sent has so much room, or as much as the system allows: by default a fifth of it."""
 
 _READ_BYTES = (1 << 16,)
 _CREDENTIALS = struct.Struct("3i")

@@ -91,7 +91,7 @@ class SpmdMagics(SessionMagics):
         option("--launcher", offers=LAUNCHERS,
                help=f"{' or '.join(LAUNCHERS)} (default: {default_launcher()})"),
         option("--hosts", default="", metavar="HOSTS",
-               help="hosts to start them on over ssh, N on each (default: this host)"),
+               help="hosts to start them on over ssh: hostA,hostB:2 (default: this host)"),
         option("--env", action="append", default=[], metavar="NAME=VALUE",
                help="a variable for processes on other hosts; may be repeated"),
         option("--collectives", default="gloo", offers=COLLECTIVES,

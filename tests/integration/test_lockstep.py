@@ -474,8 +474,8 @@ def test_what_a_handler_raises_while_a_packet_has_no_room_cuts_none(ends: Ends) 
     before = signal.signal(signal.SIGALRM, alarm)
     ends[0].settimeout(None)
     sends, reads = Connection(ends[0]), Connection(ends[1])
-    packet = bytes(Packets(1024).max_bytes)
-    assert len(packet) <= ATOMIC_BYTES
+    packet = bytes(ATOMIC_BYTES - SIZE.size)
+    assert Packets(10_000).max_bytes <= len(packet)
     sent: list[int] = []
     try:
         for seconds in (0.01, 0.05):
@@ -494,6 +494,29 @@ def test_what_a_handler_raises_while_a_packet_has_no_room_cuts_none(ends: Ends) 
     assert sent == [SIZE.size + len(packet)] * len(came)
     assert set(came) == {packet}
     assert not reads._came[:-1]  # the last says that it has ended
+
+
+def test_presses_are_asked_for_and_answered_in_whole_lines(ends: Ends) -> None:
+    here: list[int] = []
+
+    def press(process: int) -> bool:
+        here.append(process)
+        return process in {1, 30}
+
+    asker, answerer = Asker(ends[0]), Answerer(ends[1], press)
+    ends[0].sendall(b"unix:/the/address\npre")
+    assert answerer.arrived() == ["unix:/the/address"]
+    ends[0].sendall(b"ss 1\npress 2\npress 30\n")
+    assert answerer.arrived() == []
+    assert here == [1, 2, 30]
+    assert asker.made() == [1, 30]
+    asked = next(i for i in range(SEND_BYTES) if not asker.ask(i))  # there is no room: no waiting
+    while len(here) < 3 + asked:
+        answerer.arrived()
+    assert here[3:] == list(range(asked))
+    ends[1].close()
+    while not asker.have_ended:
+        asker.made()
 
 
 def test_who_is_on_another_host_is_pressed_by_its_fork_server() -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from jaxnb.errors import SessionBrokenError, StartError, UsageError
-from jaxnb.launch.answers import joined, merge
-from jaxnb.launch.hosts import translated
+from jaxnb.launch.answers import joined, merge, translated
 from jaxnb.launch.placement import AskedHost, parse_hosts, place_on_hosts
 from jaxnb.launch.ssh import refusal, require_same, ssh_command, travelling
 from jaxnb.model.group import HostFacts
@@ -103,9 +102,9 @@ def test_who_runs_where(
 @pytest.mark.parametrize(
     ("text", "hosts", "asked", "told"),
     [
-        ("a,b", [CPU, CPU], {"num_processes": 1}, r"1 process .*at least one on each, 2 .*`-n 2`"),
-        ("a:2,b:2", [CPU, CPU], {"num_processes": 5}, r"5 processes .* 4 by --hosts.*`-n 4`"),
-        ("a:2,b", [CPU, CPU], {"num_processes": 2}, r"2 processes .*`-n 3`"),
+        ("a,b", [CPU, CPU], {"num_processes": 1}, r"1 process, .* at least 2 .*`-n 2`"),
+        ("a:2,b:2", [CPU, CPU], {"num_processes": 5}, r"5 processes, .* asks for 4 .*`-n 4`"),
+        ("a:2,b", [CPU, CPU], {"num_processes": 2}, r"2 processes, .* at least 3 .*`-n 3`"),
         ("a,b", [ONE, TWO], {"num_processes": 4},
          r"4 processes .*1 GPU on a, 2 GPUs on b.*`-n 3`, or with `-n 4 --platform cpu`"),
         ("a:3,b", [TWO, TWO], {}, r"3 processes .*on a, which has 2 GPUs.*`a:2`"),
@@ -213,12 +212,14 @@ def test_several_answers_are_one(answers: list[Any], spared: bool, outcome: Any)
         (255, "kex_exchange_identification: Connection closed by remote host",
          "the connection failed", "`ssh hostB true`"),
         (127, "/bin/sh: 1: exec: /opt/python: not found", "it has no Python `/opt/python`",
-         "`--python PATH`"),
-        (126, "/bin/sh: 1: exec: /opt/python: Permission denied", "it has no Python", "`--python"),
+         "at the same path"),
+        (126, "/bin/sh: 1: exec: /opt/python: Permission denied", "it has no Python", "same path"),
         (1, "/opt/python: Error while finding module specification for 'jaxnb.launch.agent' "
          "(ModuleNotFoundError: No module named 'jaxnb')", "has no package jaxnb",
-         "`ssh hostB /opt/python -m pip install jaxnb`"),
-        (1, "ModuleNotFoundError: No module named 'psutil'", "has no package psutil", "--python"),
+         "`ssh hostB /opt/python -m pip install …`"),
+        (1, "/opt/python: No module named jaxnb.launch.agent", "has an older jaxnb",
+         "the same jaxnb"),
+        (1, "ModuleNotFoundError: No module named 'psutil'", "has no package psutil", " -m pip"),
         (3, "", "ended with exit status 3 before the agent began",
          "`ssh hostB /opt/python -c 'import jaxnb'`"),
     ],

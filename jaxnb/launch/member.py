@@ -1,0 +1,63 @@
+"""A host of a group over several, and its agent."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+
+from jaxnb.launch.forkclient import AgentClient
+from jaxnb.launch.ssh import SshAgentClient
+
+
+@dataclass
+class Member:
+    """A host of the group.
+
+    Attributes:
+        host: As the user named it; empty for the notebook's if it runs none of the processes.
+        launcher: ``"fork"`` or ``"local"``.
+        client: Its agent.
+        folder: The group's folder there.
+        indices: The processes that run on it.
+        pids: Those that have been started and have not ended, to their process ids there.
+        address: By which the other hosts reach it.
+        port: Of its door.
+        is_lost: Its agent has ended without having been told to.
+    """
+
+    host: str
+    launcher: str
+    client: AgentClient = field(init=False)
+    folder: str = ""
+    indices: list[int] = field(default_factory=list)
+    pids: dict[int, int] = field(default_factory=dict)
+    address: str = ""
+    port: int = 0
+    is_lost: bool = False
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is another host than the notebook's."""
+        return isinstance(self.client, SshAgentClient)
+
+    def how_it_ended(self, status: int | None) -> str:
+        """Returns why all on it have ended, as a clause.
+
+        Args:
+            status: The exit status of ssh, or of the agent.
+        """
+        if self.client.is_silent:
+            return f"{self.host} has not answered for {self.client.silent_seconds:.0f} s"
+        return f"the connection to its agent ended with status {status}"
+
+    def give_up(self) -> None:
+        """Takes a host that is silent for lost, at once."""
+        if self.client.is_silent:
+            self.is_lost = True
+            self.client.give_up()
+
+
+def is_here(host: str) -> bool:
+    """Whether a name is that of the notebook's own host, which takes no ssh."""
+    name = socket.gethostname()
+    return host in ("localhost", name, name.partition(".")[0])
