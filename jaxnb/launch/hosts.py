@@ -11,11 +11,12 @@ the notebook sees those of its own host, each process those of the host that it 
 
 from __future__ import annotations
 
-import base64
+import itertools
 import os
 import shutil
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -33,6 +34,10 @@ from jaxnb.model.group import HostFacts
 
 START_SECONDS = 60.0
 """So long all hosts together may take to start their agents, and those to report."""
+
+PIECE_BYTES, PIECES_AHEAD = 256 << 10, 8
+"""Of files that other hosts need: so much goes in one message, with others in between, and so many
+are on their way."""
 
 OF_ONE = {"controller", "service"}
 """Commands to the first host's agent."""
@@ -308,14 +313,19 @@ class Agents:
         for index, name in files.items():
             owner = self._member_of(index)
             users = [each for each in self._members if each.host in hosts and each is not owner]
-            start, data = 0, "" if not users else None
-            while data != "":
+            starts = itertools.count(0, PIECE_BYTES)
+            read: deque[Future[Any]] = deque()
+            written: deque[Future[Any]] = deque()
+            data = "begins" if users else ""
+            while data:
                 step()
-                answer = self._ask(owner, "scratch_read", name=name, start=start)
-                data = answer.result(TUNNEL_SECONDS)["data"]
-                start += len(base64.b64decode(data))
-                for each in [self._ask(u, "scratch_append", name=name, data=data) for u in users]:
-                    each.result(TUNNEL_SECONDS)
+                while len(read) < PIECES_AHEAD:
+                    piece = {"name": name, "start": next(starts), "size": PIECE_BYTES}
+                    read.append(self._ask(owner, "scratch_read", **piece))
+                data = read.popleft().result(TUNNEL_SECONDS)["data"]
+                written += [self._ask(u, "scratch_append", name=name, data=data) for u in users]
+                while len(written) > (PIECES_AHEAD * len(users) if data else 0):
+                    written.popleft().result(TUNNEL_SECONDS)
 
     # ------------------------------------------------------------------ events and the end
 
