@@ -182,6 +182,12 @@ class Agents:
         """Returns the name of the host that a process runs on."""
         return self._member_of(process_index).host
 
+    def hosts_after(self, process_indices: Collection[int]) -> set[str]:
+        """Returns the hosts on which new processes in the place of these may run."""
+        gone = {each.host for each in self._members if each.is_lost or each.client.is_silent}
+        hosts = set(map(self.host_of, process_indices))
+        return hosts if not hosts & gone else {each.host for each in self._members} - gone
+
     def _member_of(self, process_index: int) -> Member:
         return next(each for each in self._members if process_index in each.indices)
 

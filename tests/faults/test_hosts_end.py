@@ -15,12 +15,13 @@ from support.remote import Program, RaisedError
 
 pytestmark = pytest.mark.may_be_skipped
 
-START = "session = jaxnb.start(2, hosts='hostA,hostB', platform='cpu')"
+START = "session = jaxnb.start(3, hosts='hostA:2,hostB:1', platform='cpu')"
 
 CELL = """
-mesh = jax.make_mesh((2,), ("d",))
-x = jax.device_put(jnp.arange(4.0), NamedSharding(mesh, P("d")))
+mesh = jax.make_mesh((3,), ("d",))
+x = jax.device_put(jnp.arange(6.0), NamedSharding(mesh, P("d")))
 total = jax.jit(jnp.sum)
+both = "both"
 float(total(x))
 """
 
@@ -30,7 +31,7 @@ def program(hosts: Hosts) -> Iterator[Program]:
     """Has a group, ``session``; ends with it."""
     program = Program(hosts.a)
     program.do(START)
-    assert program.do(f"session.run({CELL!r}).value") == 6
+    assert program.do(f"session.run({CELL!r}).value") == 15
     yield program
     program.close()
 
@@ -50,38 +51,32 @@ def oldest(host: Host, words: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("on", "words", "told"),
-    [
-        pytest.param(
-            "a", "ssh -T", r"The connection to hostB \(pid \d+\) was killed by SIGKILL", id="ssh"
-        ),
-        pytest.param(
-            "b",
-            "jaxnb.launch.agent",
-            r"The connection to hostB \(pid \d+\) ended with exit status",
-            id="agent",
-        ),
-        pytest.param(
-            "a",
-            "jaxnb.launch.forkserver",
-            r"The fork server \(pid \d+ on hostA\) was killed by SIGKILL",
-            id="fork server",
-            marks=pytest.mark.thorough,
-        ),
-    ],
+    ("on", "words"), [("a", "ssh -T"), ("b", "jaxnb.launch.agent")], ids=["ssh", "agent"]
 )
-def test_a_lost_host_ends_the_cell_and_a_restart_starts_it_again(
-    program: Program, hosts: Hosts, on: str, words: str, told: str
+def test_the_processes_of_a_lost_host_are_replaced_on_the_others(
+    program: Program, hosts: Hosts, on: str, words: str
 ) -> None:
-    host = getattr(hosts, on)
     begin_loop(program, hosts)
-    os.kill(oldest(host, words), signal.SIGKILL)
-    with pytest.raises(RaisedError, match=rf"{told}.*`%spmd_restart`"):
+    os.kill(oldest(getattr(hosts, on), words), signal.SIGKILL)
+    with pytest.raises(RaisedError, match=r"Process 2 of 3 \(pid \d+ on hostB\) was lost with its"):
         program.end()
-    with pytest.raises(RaisedError, match=rf"{told}.*`%spmd_restart`.*variables are lost"):
+    assert program.do("session.recover().died") == [2]
+    assert program.do("[each.host for each in session.processes]") == ["hostA"] * 3
+    assert program.do("session.run('both').value") == "both"
+    assert program.do(f"session.run({CELL!r}).value") == 15
+
+
+@pytest.mark.thorough
+def test_without_the_first_host_a_restart_starts_all_again(program: Program, hosts: Hosts) -> None:
+    begin_loop(program, hosts)
+    os.kill(oldest(hosts.a, "jaxnb.launch.forkserver"), signal.SIGKILL)
+    told = r"The fork server \(pid \d+ on hostA\) was killed by SIGKILL.*`%spmd_restart`"
+    with pytest.raises(RaisedError, match=told):
+        program.end()
+    with pytest.raises(RaisedError, match=told):
         program.do("session.recover()")
     program.do("session.restart()")
-    assert program.do(f"session.run({CELL!r}).value") == 6
+    assert program.do(f"session.run({CELL!r}).value") == 15
 
 
 @pytest.mark.parametrize(
