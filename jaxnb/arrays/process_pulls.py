@@ -283,10 +283,13 @@ class HeldArrays:
         return {h: those for h, those in found.items() if any(x is not None for x in those)}
 
     def take(self, alive: Mapping[str, Sequence[jax.Array | None]]) -> None:
-        """Remembers what :meth:`alive` has returned in a process that this one replaces."""
+        """Remembers what :meth:`alive` has returned in a process that this one replaces.
+
+        In the place of an array that could not be carried over there may be a stand-in.
+        """
         for holder, arrays in alive.items():
             self._holders[holder] = tuple(
-                _nothing if each is None else _reference(each) for each in arrays
+                _reference(each) if isinstance(each, jax.Array) else _nothing for each in arrays
             )
 
 

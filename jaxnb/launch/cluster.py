@@ -100,6 +100,15 @@ class ProcessGroup:
             return self._fork_server.host_of(process_index)
         return ""
 
+    def hosts_after(self, process_indices: Collection[int]) -> set[str]:
+        """Returns the hosts on which new processes in the place of these may run, as they are now.
+
+        Those of a lost host run on the others.
+        """
+        if isinstance(self._fork_server, Agents):
+            return self._fork_server.hosts_after(process_indices)
+        return {""}
+
     def remote_host_of(self, process_index: int) -> str:
         """Returns the same; empty too if that is the notebook's own host."""
         host = self.host_of(process_index)

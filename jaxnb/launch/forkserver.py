@@ -218,7 +218,7 @@ class ForkServer(ForkLoop):
         self._emit(reply=command["id"], folders=[(index, folder) for index in sizes])
 
     def _do_scratch_read(self, command: dict[str, Any]) -> None:
-        data = self._scratch.read(command["name"], command["start"])
+        data = self._scratch.read(command["name"], command["start"], command["size"])
         self._emit(reply=command["id"], data=base64.b64encode(data).decode())
 
     def _do_scratch_append(self, command: dict[str, Any]) -> None:

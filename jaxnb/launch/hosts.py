@@ -11,11 +11,12 @@ the notebook sees those of its own host, each process those of the host that it 
 
 from __future__ import annotations
 
-import base64
+import itertools
 import os
 import shutil
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -33,6 +34,10 @@ from jaxnb.model.group import HostFacts
 
 START_SECONDS = 60.0
 """So long all hosts together may take to start their agents, and those to report."""
+
+PIECE_BYTES, PIECES_AHEAD = 256 << 10, 8
+"""Of files that other hosts need: so much goes in one message, with others in between, and so many
+are on their way."""
 
 OF_ONE = {"controller", "service"}
 """Commands to the first host's agent."""
@@ -181,6 +186,12 @@ class Agents:
         """Returns the name of the host that a process runs on."""
         return self._member_of(process_index).host
 
+    def hosts_after(self, process_indices: Collection[int]) -> set[str]:
+        """Returns the hosts on which new processes in the place of these may run."""
+        gone = {each.host for each in self._members if each.is_lost or each.client.is_silent}
+        hosts = set(map(self.host_of, process_indices))
+        return hosts if not hosts & gone else {each.host for each in self._members} - gone
+
     def _member_of(self, process_index: int) -> Member:
         return next(each for each in self._members if process_index in each.indices)
 
@@ -313,14 +324,19 @@ class Agents:
         for index, name in files.items():
             owner = self._member_of(index)
             users = [each for each in self._members if each.host in hosts and each is not owner]
-            start, data = 0, "" if not users else None
-            while data != "":
+            starts = itertools.count(0, PIECE_BYTES)
+            read: deque[Future[Any]] = deque()
+            written: deque[Future[Any]] = deque()
+            data = "begins" if users else ""
+            while data:
                 step()
-                answer = self._ask(owner, "scratch_read", name=name, start=start)
-                data = answer.result(TUNNEL_SECONDS)["data"]
-                start += len(base64.b64decode(data))
-                for each in [self._ask(u, "scratch_append", name=name, data=data) for u in users]:
-                    each.result(TUNNEL_SECONDS)
+                while len(read) < PIECES_AHEAD:
+                    piece = {"name": name, "start": next(starts), "size": PIECE_BYTES}
+                    read.append(self._ask(owner, "scratch_read", **piece))
+                data = read.popleft().result(TUNNEL_SECONDS)["data"]
+                written += [self._ask(u, "scratch_append", name=name, data=data) for u in users]
+                while len(written) > (PIECES_AHEAD * len(users) if data else 0):
+                    written.popleft().result(TUNNEL_SECONDS)
 
     # ------------------------------------------------------------------ events and the end
 

@@ -23,8 +23,8 @@ def _prctl(option: int, value: int) -> bool:
     return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """Asks the kernel to kill this process when its parent dies, SIGKILL included.
+def die_with_parent(parent_pid: int, sig: int = signal.SIGKILL) -> None:
+    """Asks the kernel to kill this process when its parent dies, by SIGKILL too.
 
     On Linux the signal follows the *thread* that forked: call this only in children of a
     single-threaded parent, or of its main thread. Elsewhere nothing happens; a
@@ -33,8 +33,9 @@ def die_with_parent(parent_pid: int) -> None:
     Args:
         parent_pid: The parent as the caller knew it before the fork. If it has died since,
             the signal would never come, so this process ends at once.
+        sig: What it sends to this process.
     """
-    if _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) and os.getppid() != parent_pid:
+    if _prctl(_PR_SET_PDEATHSIG, sig) and os.getppid() != parent_pid:
         os._exit(1)
 
 

@@ -13,9 +13,6 @@ from jaxnb.labels import format_bytes
 from jaxnb.launch.folder import for_this_user, mark, write_text
 from jaxnb.launch.host import available_bytes
 
-PIECE_BYTES = 256 << 10
-"""Of files that other hosts need: so much goes in one message, and other messages in between."""
-
 
 class Scratch:
     """Owns the folder; there is one at most.
@@ -48,11 +45,11 @@ class Scratch:
         mark(self._folder, self._owner_pid)
         return self._folder
 
-    def read(self, name: str, start: int) -> bytes:
-        """Returns the bytes of a file in the folder from a place on, so many as go in a message."""
+    def read(self, name: str, start: int, size: int) -> bytes:
+        """Returns so many bytes of a file in the folder from a place on; fewer at its end."""
         with open(os.path.join(self._folder, name), "rb") as file:
             file.seek(start)
-            return file.read(PIECE_BYTES)
+            return file.read(size)
 
     def append(self, name: str, data: bytes) -> None:
         """Writes bytes to the end of a file in the folder, which need not be there.

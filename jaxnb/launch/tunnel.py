@@ -16,6 +16,7 @@ import contextlib
 import errno
 import os
 import resource
+import shutil
 import signal
 import socket
 import ssl
@@ -27,6 +28,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from jaxnb.errors import StartError
+from jaxnb.launch import lifeline
 from jaxnb.launch.tunnel_loop import WRITE, Opening, Plain, Secured, Steps, Tunnel
 
 MOST_OPENING = 256
@@ -93,7 +95,9 @@ def _context(certificate: str, folder: str, protocol: int) -> ssl.SSLContext:
     return context
 
 
-def door(cluster_dir: str, address: str, certificate: str, ready_fd: int) -> NoReturn:
+def door(
+    cluster_dir: str, address: str, certificate: str, ready_fd: int, *, removes: bool = False
+) -> NoReturn:
     """Runs a door until this process is ended; writes its port to ``ready_fd``.
 
     Args:
@@ -101,7 +105,16 @@ def door(cluster_dir: str, address: str, certificate: str, ready_fd: int) -> NoR
         address: Where it listens.
         certificate: What :func:`make_certificate` has returned.
         ready_fd: A pipe.
+        removes: Remove the folder if the parent is killed, which else does that.
     """
+    if removes:
+
+        def remove(*_: object) -> NoReturn:
+            shutil.rmtree(cluster_dir, ignore_errors=True)
+            os._exit(1)
+
+        signal.signal(signal.SIGHUP, remove)
+        lifeline.die_with_parent(os.getppid(), signal.SIGHUP)
     context = _context(certificate, cluster_dir, ssl.PROTOCOL_TLS_SERVER)
 
     def admit(

@@ -317,7 +317,7 @@ class Recovery:
         sizes |= {i: measured.nbytes for i, measured in packed.processes.items()}
         # Who takes another's place reads what the others had, and in another size all read that.
         readers = sizes if self.size is not None else sizes.keys() - packed.processes.keys()
-        sharing = {self.cluster().host_of(i) for i in readers}
+        sharing = self.cluster().hosts_after(readers)
         with scratch(self.cluster, sizes, sharing) as room:
             with self._dropped_if_it_fails():
                 files = self.carrier.write(packed, room.folders)

@@ -86,6 +86,7 @@ class Saver:
 
     def __init__(self, channel: Channel, group: GroupInfo) -> None:
         self._channel, self.facts = channel, Facts.of(group)
+        self._hosts = {each.host for each in group.processes}
         self.num_processes = channel.num_processes
 
     def save(self, folder: str, names: Sequence[str], *, overwrite: bool) -> SavedState:
@@ -113,7 +114,7 @@ class Saver:
                 partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
                 try:
                     written = self._all("write", "saved", nbytes, folder=str(partial))
-                    _require_done(written, "Nothing was saved")
+                    _require_done(written, f"Nothing was saved{self._shared}")
                     text, told = self.manifest(measured, written)
                     write_text(partial / MANIFEST, text)
                 except BaseException:
@@ -234,6 +235,12 @@ class Saver:
             if i not in paths
         }
         return self._load_each(sources, "and the others keep theirs.", maps=True)
+
+    @property
+    def _shared(self) -> str:
+        if len(self._hosts) == 1:
+            return ""
+        return ". Save to a folder on a file system that the hosts share"
 
     def _load_each(self, sources: Mapping[int, Source], *then: str, maps: bool) -> dict[int, Taken]:
         asked = {i: {"source": source, "maps": maps} for i, source in sources.items()}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import jaxnb
@@ -114,6 +115,7 @@ def test_values_that_cannot_be_packed_cost_nothing_but_themselves(group: Session
 
 def test_who_is_stopped_beside_a_death_counts_for_dead(group: Session) -> None:
     """Else the others would compute with what it has and they have not."""
+    np.asarray(group["x"])  # that the notebook knows of an array does not keep it from being lost
     os.kill(group.processes[0].pid, signal.SIGSTOP)
     recovered = kill(group, 2)
     assert recovered.died == (0, 2)
@@ -215,7 +217,9 @@ def test_without_room_for_a_second_copy_nothing_changes(
     pids = [process.pid for process in group.processes]
     make = ProcessGroup.make_scratch
     monkeypatch.setattr(
-        ProcessGroup, "make_scratch", lambda self, sizes: make(self, dict.fromkeys(sizes, 1 << 60))
+        ProcessGroup,
+        "make_scratch",
+        lambda self, sizes, _: make(self, dict.fromkeys(sizes, 1 << 60)),
     )
     with pytest.raises(JaxnbError, match=r"take 3072 PiB, and there is no room .* Nothing was"):
         group.recover()

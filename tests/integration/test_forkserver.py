@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import jaxnb
-from jaxnb.errors import JaxnbError, NotEnoughMemoryError
+from jaxnb.errors import NotEnoughMemoryError
 from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.folder import owner_lives
 from jaxnb.options import StartOptions
@@ -194,87 +194,3 @@ def test_scratch_goes_though_the_fork_server_was_killed(start: Start) -> None:
 
     folder, _ = fail(group, kill)
     assert not folder.exists()
-
-
-# ---------------------------------------------------------------------- several hosts
-
-
-@pytest.fixture
-def folders(start: Start, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Has two processes carry their variables in a folder each, as if each had a host of its own.
-
-    Returns:
-        The folders of a recovery, once there is one.
-    """
-    hosts = start(), start()
-    original = {name: getattr(ProcessGroup, name) for name in vars(ProcessGroup) if "_scr" in name}
-    made: list[Path] = []
-
-    def make(_: ProcessGroup, sizes: dict[int, int]) -> dict[int, Path]:
-        made[:] = [original["make_scratch"](hosts[i], {i: n})[i] for i, n in sizes.items()]
-        return dict(enumerate(made))
-
-    def hold(_: ProcessGroup, held: dict[int, Path]) -> None:
-        for i, folder in held.items():
-            original["hold_scratch"](hosts[i], {i: folder})
-
-    def on_both(name: str) -> Callable[..., None]:
-        def call(_: ProcessGroup, *arguments: object, **options: object) -> None:
-            for each in hosts:
-                original[name](each, *arguments, **options)
-
-        return call
-
-    monkeypatch.setattr(ProcessGroup, "make_scratch", make)
-    monkeypatch.setattr(ProcessGroup, "hold_scratch", hold)
-    for name in ("complete_scratch", "end_scratch"):
-        monkeypatch.setattr(ProcessGroup, name, on_both(name))
-    return made
-
-
-MAKE = """
-own = np.full(1000, process_index)
-mesh = jax.make_mesh((2,), ("d",))
-x = jax.device_put(jnp.arange(2000.0), NamedSharding(mesh, P("d")))
-"""
-CHECK = "assert (own == process_index).all() and float(x.sum()) == 1999000"
-
-
-def test_each_process_carries_its_variables_on_its_host(
-    make_session: Callable[..., Session], folders: list[Path]
-) -> None:
-    session = make_session(2)
-    session.run(MAKE)
-    assert session.recover().lost == ()
-    session.run(CHECK)
-    assert len({*folders}) == 2
-    assert not any(map(Path.exists, folders))
-    os.kill(session.processes[0].pid, signal.SIGKILL)
-    until(lambda: session.deaths, "the death was known")
-    assert {each.path for each in session.recover().lost} == {"own", "x"}
-    assert session.run("own[0]", ranks=[1]).per_process[1].value == 1
-    assert not any(map(Path.exists, folders))
-
-
-def test_variables_of_several_hosts_are_loaded_from_the_first(
-    make_session: Callable[..., Session], folders: list[Path]
-) -> None:
-    session = make_session(2)
-    session.run(MAKE)
-
-    def fail(stage: str, detail: str) -> None:
-        if stage == "joining":
-            raise Full
-
-    with pytest.raises(Full) as caught:
-        session.recover(fail)
-    assert f"The variables are in {folders[0]}:" in caught.value.__notes__[0]
-    again = make_session(2)
-    folders[1].joinpath("process-00001").chmod(0o606)
-    with pytest.raises(JaxnbError, match=r"Process 1 found that .* can be written by"):
-        again.load(folders[0])
-    folders[1].joinpath("process-00001").chmod(0o600)
-    again.load(folders[0])
-    again.run(CHECK)
-    for folder in folders:
-        shutil.rmtree(folder)

@@ -86,7 +86,7 @@ class Pair:
         answer = self.second.ask(
             "forwards", **{"routes": routes, "certificate": self.certificate, **settings}
         )
-        assert answer["line"] == "ready\n"
+        assert answer["line"] == "ready"
         return int(answer["pid"])
 
     @contextlib.contextmanager
@@ -413,10 +413,10 @@ def test_clocks_of_hosts_may_differ(make_pair: Callable[..., Pair], tmp_path: Pa
 def test_what_cannot_start_says_why(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.77"):
         pair.first.ask("door", address="192.0.2.77", certificate=pair.certificate)
-    with pair.second.serve("taken"):
-        with pytest.raises(StartError, match=r"taken: .*in use"):
-            pair.forward("taken")
-        (pair.second.folder / "taken").unlink()
+    (pair.second.folder / "taken").mkdir()
+    with pytest.raises(StartError, match=r"tunnel between the hosts: .*taken: .*irectory"):
+        pair.forward("taken")
+    (pair.second.folder / "taken").rmdir()
     monkeypatch.setenv("PATH", "")
     with pytest.raises(StartError, match="needs the program `openssl`"):
         tunnel.make_certificate()

@@ -1,0 +1,98 @@
+"""A host is lost, or the notebook of a group over two: who runs is told, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from support.fixtures import until
+from support.hosts import ROOT, Host, Hosts
+from support.remote import Program, RaisedError
+
+pytestmark = pytest.mark.may_be_skipped
+
+START = "session = jaxnb.start(3, hosts='hostA:2,hostB:1', platform='cpu')"
+
+CELL = """
+mesh = jax.make_mesh((3,), ("d",))
+x = jax.device_put(jnp.arange(6.0), NamedSharding(mesh, P("d")))
+total = jax.jit(jnp.sum)
+both = "both"
+float(total(x))
+"""
+
+
+@pytest.fixture
+def program(hosts: Hosts) -> Iterator[Program]:
+    """Has a group, ``session``; ends with it."""
+    program = Program(hosts.a)
+    program.do(START)
+    assert program.do(f"session.run({CELL!r}).value") == 15
+    yield program
+    program.close()
+
+
+def begin_loop(program: Program, hosts: Hosts) -> None:
+    """Has a cell run that does not end, and waits until it runs."""
+    runs = hosts.shared / "runs"
+    runs.unlink(missing_ok=True)
+    cell = f"open({str(runs)!r}, 'w').close()\nwhile True: total(x)"
+    program.begin(f"session.run({cell!r})")
+    until(runs.exists, "the cell runs")
+
+
+def oldest(host: Host, words: str) -> int:
+    """Returns the oldest process of a host whose command line has words, as this machine counts."""
+    return min(pid for pid, line in host.processes().items() if words in line)
+
+
+@pytest.mark.parametrize(
+    ("on", "words"), [("a", "ssh -T"), ("b", "jaxnb.launch.agent")], ids=["ssh", "agent"]
+)
+def test_the_processes_of_a_lost_host_are_replaced_on_the_others(
+    program: Program, hosts: Hosts, on: str, words: str
+) -> None:
+    begin_loop(program, hosts)
+    os.kill(oldest(getattr(hosts, on), words), signal.SIGKILL)
+    with pytest.raises(RaisedError, match=r"Process 2 of 3 \(pid \d+ on hostB\) was lost with its"):
+        program.end()
+    assert program.do("session.recover().died") == [2]
+    assert program.do("[each.host for each in session.processes]") == ["hostA"] * 3
+    assert program.do("session.run('both').value") == "both"
+    assert program.do(f"session.run({CELL!r}).value") == 15
+
+
+@pytest.mark.thorough
+def test_without_the_first_host_a_restart_starts_all_again(program: Program, hosts: Hosts) -> None:
+    begin_loop(program, hosts)
+    os.kill(oldest(hosts.a, "jaxnb.launch.forkserver"), signal.SIGKILL)
+    told = r"The fork server \(pid \d+ on hostA\) was killed by SIGKILL.*`%spmd_restart`"
+    with pytest.raises(RaisedError, match=told):
+        program.end()
+    with pytest.raises(RaisedError, match=told):
+        program.do("session.recover()")
+    program.do("session.restart()")
+    assert program.do(f"session.run({CELL!r}).value") == 15
+
+
+@pytest.mark.parametrize(
+    "in_cell", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["in a cell", "idle"]
+)
+def test_nothing_is_left_on_any_host_if_the_notebook_is_killed(
+    program: Program, hosts: Hosts, in_cell: bool
+) -> None:
+    if in_cell:
+        begin_loop(program, hosts)
+    os.kill(hosts.a.outer(program.process), signal.SIGKILL)  # the fixture looks what is left
+
+
+def test_a_script_runs_on_both_hosts(hosts: Hosts) -> None:
+    script = hosts.shared / "script.py"
+    script.write_text("import jax, socket\nprint(jax.device_count(), socket.gethostname())\n")
+    words = ["jaxnb", "run", "-n", "2", "--hosts", "hostA,hostB", "--platform", "cpu", str(script)]
+    ran = hosts.a.run(sys.executable, "-m", *words, folder=str(ROOT))
+    assert sorted(ran.stdout.splitlines()) == ["[0] 2 hostA", "[1] 2 hostB"]
