@@ -100,6 +100,10 @@ class ProcessGroup:
             return self._fork_server.host_of(process_index)
         return ""
 
+    def lost_hosts(self) -> tuple[str, ...]:
+        """Returns the hosts that are lost, or silent."""
+        return self._fork_server.lost() if isinstance(self._fork_server, Agents) else ()
+
     def hosts_after(self, process_indices: Collection[int]) -> set[str]:
         """Returns the hosts on which new processes in the place of these may run, as they are now.
 

@@ -188,9 +188,13 @@ class Agents:
 
     def hosts_after(self, process_indices: Collection[int]) -> set[str]:
         """Returns the hosts on which new processes in the place of these may run."""
-        gone = {each.host for each in self._members if each.is_lost or each.client.is_silent}
+        gone = set(self.lost())
         hosts = set(map(self.host_of, process_indices))
         return hosts if not hosts & gone else {each.host for each in self._members} - gone
+
+    def lost(self) -> tuple[str, ...]:
+        """Returns the hosts that are lost, or silent."""
+        return tuple(each.host for each in self._members if each.is_lost or each.client.is_silent)
 
     def _member_of(self, process_index: int) -> Member:
         return next(each for each in self._members if process_index in each.indices)

@@ -369,6 +369,12 @@ def _placed(
     facts = cluster.facts(gpus=options.platform != "cpu")
     if options.hosts:
         placement = place_on_hosts(options, parse_hosts(options.hosts), facts)
+        if placement.platform == "gpu" and (lost := cluster.lost_hosts()):
+            raise UsageError(
+                f"{' and '.join(lost)}: lost, with the GPUs there, and the other hosts' GPUs have "
+                "a process each. Nothing was changed. Type `%spmd_stop`, and start a group on the "
+                "hosts that are left."
+            )
     else:
         placement = place(options, facts[0].gpus)
     ends = counts_of(ending) if ending is not None else (0,) * len(facts)
