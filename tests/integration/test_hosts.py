@@ -139,7 +139,7 @@ def test_the_hosts_share_the_checkout_and_one_folder_only(hosts: Hosts) -> None:
     hosts.a.run("ssh", "hostB", "true")
 
 
-@pytest.mark.parametrize("launcher", ["fork", "local"])
+@pytest.mark.parametrize("launcher", ["fork", pytest.param("local", marks=pytest.mark.thorough)])
 def test_processes_of_another_host_are_commanded_from_here(
     hosts: Hosts, notebook: Start, launcher: str
 ) -> None:
@@ -223,7 +223,9 @@ def test_commands_go_to_the_host_of_their_process(hosts: Hosts, notebook: Start)
     until(lambda: not hosts.b.processes())
 
 
-@pytest.mark.parametrize("names", [["hostB"], ["hostA", "hostB"]])
+@pytest.mark.parametrize(
+    "names", [pytest.param(["hostB"], marks=pytest.mark.thorough), ["hostA", "hostB"]]
+)
 def test_nothing_is_left_after_a_notebook_that_was_killed(
     hosts: Hosts, notebook: Start, names: list[str]
 ) -> None:
