@@ -212,7 +212,8 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
         script = module_of(target, own) if asked.module else script_of(target, own)
         for file in filter(None, (asked.json, asked.timeline)):
             require_writable(file)
-        forkclient.start(launcher_of(options))
+        if not options.hosts:  # this one may not be among them
+            forkclient.start(launcher_of(options))
     except SyntaxError as error:
         sys.stderr.write("".join(traceback.format_exception_only(error)))
         return 1

@@ -51,7 +51,11 @@ def oldest(host: Host, words: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("on", "words"), [("a", "ssh -T"), ("b", "jaxnb.launch.agent")], ids=["ssh", "agent"]
+    ("on", "words"),
+    [
+        pytest.param("a", "ssh -T", id="ssh"),
+        pytest.param("b", "jaxnb.launch.agent", id="agent", marks=pytest.mark.thorough),
+    ],
 )
 def test_the_processes_of_a_lost_host_are_replaced_on_the_others(
     program: Program, hosts: Hosts, on: str, words: str
@@ -88,6 +92,65 @@ def test_nothing_is_left_on_any_host_if_the_notebook_is_killed(
     if in_cell:
         begin_loop(program, hosts)
     os.kill(hosts.a.outer(program.process), signal.SIGKILL)  # the fixture looks what is left
+
+
+INTERRUPTED = """
+import threading
+
+class Presses(Says):
+    def notice(self, text):
+        super().notice(text)
+        if "Interrupt again" in text:
+            interrupted.set()
+
+    def waits(self, waits):
+        said.append(waits.stopped)
+        if "hostB has not answered" in waits.stopped:
+            interrupted.set()
+
+interrupted = threading.Event()
+"""
+
+
+@pytest.mark.thorough
+def test_a_silent_host_is_told_of_and_a_second_interrupt_gives_it_up(
+    program: Program, hosts: Hosts
+) -> None:
+    program.do(INTERRUPTED)
+    runs = hosts.shared / "runs"
+    cell = f"open({str(runs)!r}, 'w').close()\nwhile True: total(x)"
+    program.begin(f"session.run({cell!r}, sink=Presses(), interrupted=interrupted)")
+    until(runs.exists, "the cell runs")
+    hosts.cut()
+    with pytest.raises(RaisedError, match="did not end the cell"):
+        program.end()
+    assert any("hostB has not answered for" in each for each in program.do("said"))
+    assert program.do("session.state") == "ready"
+    assert program.do("[each.host for each in session.processes]") == ["hostA"] * 3
+    assert program.do("session.run('both').value") == "both"
+    hosts.restore()
+
+
+@pytest.mark.thorough
+def test_a_link_that_comes_back_loses_nothing(program: Program, hosts: Hosts) -> None:
+    program.do(INTERRUPTED)
+    runs, told = hosts.shared / "runs", hosts.shared / "told"
+    # The cell ends once the link was seen to be cut, and is there again.
+    cell = (
+        "import os\nfrom jax.experimental.multihost_utils import broadcast_one_to_all as first\n"
+        f"open({str(runs)!r}, 'w').close()\n"
+        f"while not first(np.array(os.path.exists({str(told)!r}))): total(x)\n{CELL}"
+    )
+    program.do(
+        f"Presses.waits = lambda self, waits: waits.stopped and open({str(told)!r}, 'w').close()"
+    )
+    program.begin(f"session.run({cell!r}, sink=Presses()).value")
+    until(runs.exists, "the cell runs")
+    hosts.cut()
+    until(told.exists, "it was told that the host is silent")
+    hosts.restore()
+    assert program.end() == 15
+    assert program.do("[each.host for each in session.processes]") == ["hostA", "hostA", "hostB"]
 
 
 def test_a_script_runs_on_both_hosts(hosts: Hosts) -> None:

@@ -139,7 +139,8 @@ def test_the_hosts_share_the_checkout_and_one_folder_only(hosts: Hosts) -> None:
     hosts.a.run("ssh", "hostB", "true")
 
 
-@pytest.mark.parametrize("launcher", ["fork", pytest.param("local", marks=pytest.mark.thorough)])
+@pytest.mark.thorough  # groups on two hosts need all of it
+@pytest.mark.parametrize("launcher", ["fork", "local"])
 def test_processes_of_another_host_are_commanded_from_here(
     hosts: Hosts, notebook: Start, launcher: str
 ) -> None:
@@ -199,6 +200,7 @@ def test_a_process_has_its_hosts_variables_and_some_of_the_notebooks(
     hosts.a.run("rmdir", "/root/only-here")
 
 
+@pytest.mark.thorough
 def test_commands_go_to_the_host_of_their_process(hosts: Hosts, notebook: Start) -> None:
     """Without a tunnel between the hosts the process on hostB waits for the service."""
     here = notebook("hostA", "hostB")
@@ -223,9 +225,8 @@ def test_commands_go_to_the_host_of_their_process(hosts: Hosts, notebook: Start)
     until(lambda: not hosts.b.processes())
 
 
-@pytest.mark.parametrize(
-    "names", [pytest.param(["hostB"], marks=pytest.mark.thorough), ["hostA", "hostB"]]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("names", [["hostB"], ["hostA", "hostB"]])
 def test_nothing_is_left_after_a_notebook_that_was_killed(
     hosts: Hosts, notebook: Start, names: list[str]
 ) -> None:
@@ -245,6 +246,7 @@ def test_a_process_that_a_notebook_has_forked_keeps_no_agent(hosts: Hosts, noteb
     os.kill(*hosts.a.processes(), signal.SIGKILL)
 
 
+@pytest.mark.thorough
 def test_a_host_whose_connection_ends_is_lost_and_nothing_is_left_on_it(
     hosts: Hosts, notebook: Start
 ) -> None:
