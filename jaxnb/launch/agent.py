@@ -25,6 +25,9 @@ from jaxnb.launch.forkserver import ForkServer, prepare
 UNHEARD_SECONDS = 60.0
 """An agent that hears no beat for so long ends: its owner has given it up before."""
 
+FIRST_SECONDS = 600.0
+"""The same before the first beat: what it imports may take long on a slow file system."""
+
 
 class Agent(ForkServer):
     """A fork server whose owner is on another host.
@@ -47,7 +50,7 @@ class Agent(ForkServer):
         spawns: bool,
     ) -> None:
         self._environment = environment
-        self._ends_at = time.monotonic() + UNHEARD_SECONDS
+        self._ends_at = time.monotonic() + FIRST_SECONDS
         # Here its owner is known by the connection only: what is left at its end is its own.
         super().__init__(command_fd, event_fd, os.getpid(), folder, spawns=spawns)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import subprocess
 import threading
@@ -80,6 +81,7 @@ class AgentClient:
         self.printed, self.silent_seconds = b"", 0.0
         self._ids = count()
         self._lock = threading.Lock()
+        self._writes = threading.Lock()  # taken for as long as the server does not read
         self._pending: dict[int, tuple[Future[Any], Callable[[dict[str, Any]], Any]]] = {}
         self._ended = False
         self._held = None if first is None else first + b"\n"
@@ -156,16 +158,29 @@ class AgentClient:
             command_id = next(self._ids)
             self._pending[command_id] = future, read
             message = json.dumps({"op": op, "id": command_id, **arguments}).encode() + b"\n"
-            if self._held is None:
-                self._send(message)
-            else:
+            if self._held is not None:
                 self._held += message
+                return future
+        with self._writes:
+            self._send(message)
         return future
 
     def _send(self, data: bytes) -> None:
         with contextlib.suppress(BrokenPipeError, ValueError):  # the reader sees its end
             self._stdin.write(data)
             self._stdin.flush()
+
+    @property
+    def reads(self) -> bool:
+        """Whether a short command can be sent now without waiting."""
+        if not self._writes.acquire(blocking=False):
+            return False
+        try:
+            return bool(select.select([], [self._stdin], [], 0)[1])
+        except ValueError:  # it is closed
+            return True
+        finally:
+            self._writes.release()
 
     def give_up(self) -> None:
         """Ends the connection at once; an agent ends itself when it hears no more of its owner."""
@@ -246,8 +261,9 @@ class AgentClient:
         if line != BEGINS:
             self.printed = (self.printed + line)[-PRINTED_BYTES:]
             return
-        with self._lock:
-            held, self._held = self._held, None
+        with self._writes:
+            with self._lock:
+                held, self._held = self._held, None
             self._send(held or b"")
 
     def _resolve(self, message: dict[str, Any]) -> None:

@@ -104,6 +104,9 @@ class Agents:
             self.facts = self._first_facts()
             self._forwarding = Forwarding(self._members, self._own, self._ask)
             self._is_up = True
+            for member in self._members:
+                if isinstance(member.client, SshAgentClient):
+                    member.client.begin_beats()
         except BaseException:
             with suppress(SessionBrokenError):
                 self.close()
@@ -400,7 +403,7 @@ class Agents:
                 member.client.give_up()
             member.client.end()
         deadline = time.monotonic() + timeout_seconds
-        late = []
+        late = [left_text(each.host) for each in self._all() if each.client.is_silent]
         for member in self._all():
             try:
                 member.client.close(max(0.0, deadline - time.monotonic()))
@@ -415,4 +418,12 @@ def silent(host: str, seconds: float) -> str:
     return (
         f"No agent could be started on {host}: it has not answered for {seconds:g} s. Nothing was "
         f"started. `ssh {host} true` has to work by itself, and quickly."
+    )
+
+
+def left_text(host: str) -> str:
+    """Returns what a host that was given up may still have, and until when."""
+    return (
+        f"{host} does not answer, and was given up. What runs there ends by itself within a "
+        "minute, or as soon as its agent, if it is stopped, goes on."
     )

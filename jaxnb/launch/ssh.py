@@ -119,6 +119,9 @@ class SshAgentClient(AgentClient):
                 f"No agent could be started on {host}: this machine has no program `ssh` on PATH. "
                 "Nothing was started. Install OpenSSH's client."
             ) from None
+
+    def begin_beats(self) -> None:
+        """Asks the agent once a second whether it lives, from now on: it has imported all."""
         threading.Thread(target=self._beat, name="jaxnb-beats", daemon=True).start()
 
     def _beat(self) -> None:
@@ -126,7 +129,7 @@ class SshAgentClient(AgentClient):
         answer = self.request("beat")
         # Counted, not timed: this process may be stopped, and its machine asleep.
         while not self._has_ended.wait(BEAT_SECONDS):
-            if answer.done():
+            if answer.done() and self.reads:
                 self.silent_seconds, answer = 0.0, self.request("beat")
                 continue
             self.silent_seconds += BEAT_SECONDS
