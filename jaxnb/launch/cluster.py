@@ -17,6 +17,7 @@ from typing import Any
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.deaths import Death
 from jaxnb.launch.forkclient import ForkServerClient, take
+from jaxnb.launch.forwarding import LOOPBACK
 from jaxnb.launch.host import Look, continue_command, stopped_text
 from jaxnb.launch.hosts import Agents
 from jaxnb.launch.member import is_here
@@ -25,8 +26,6 @@ from jaxnb.launch.ssh import LOST_SECONDS
 from jaxnb.model.cells import JoinRequest
 from jaxnb.model.group import HostFacts
 from jaxnb.options import StartOptions, launcher_of
-
-LOOPBACK = "127.0.0.1"
 
 FACTS_SECONDS = 30.0
 """So long the fork server may take to start, import, and ask the driver for its GPUs."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from jaxnb.errors import StartError
+from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.host import network_towards
 from jaxnb.launch.member import Member
 from jaxnb.launch.tunnel import make_certificate
@@ -22,7 +22,9 @@ SERVICE_FORWARDS = "service forwards"
 CONNECT_SECONDS = 10.0
 """So long it may take to connect to a host."""
 
-TUNNEL_SECONDS = 30.0
+LOOPBACK = "127.0.0.1"
+
+TUNNEL_SECONDS = 60.0
 """So long each end of the tunnel may take to be there."""
 
 
@@ -35,7 +37,9 @@ class Forwarding:
         ask: Sends a command to one host.
 
     Raises:
-        StartError: There is no ``openssl``, or a host cannot listen.
+        StartError: There is no ``openssl``, two names are those of one host, or a host cannot
+            listen.
+        SessionBrokenError: A host does not answer.
     """
 
     def __init__(
@@ -47,20 +51,18 @@ class Forwarding:
         self._open_doors()
 
     def _open_doors(self) -> None:
-        """Has each host listen for the others, who show the group's certificate.
-
-        Raises:
-            StartError: There is no ``openssl``, or a host cannot listen.
-        """
+        """Has each host listen for the others, who show the group's certificate."""
         remote = next((each for each in self._members if each.is_remote), None)
-        if remote is not None:
-            self._own.address = network_towards(remote.address)["address"]
+        here = network_towards(remote.address)["address"] if remote else LOOPBACK
+        for member in (self._own, *(each for each in self._members if not each.is_remote)):
+            member.address = here
+        require_different(self._members)
         asked = [
             (each, self._ask(each, "door", address=each.address, certificate=self._certificate))
             for each in self._members
         ]
         for member, answer in asked:
-            member.port = int(answer.result(TUNNEL_SECONDS)["line"])
+            member.port = int(answered(member, answer)["line"])
             if member is not self._own:
                 require_reachable(member)
 
@@ -76,7 +78,7 @@ class Forwarding:
         forwards = []
         for owner, answer in asked:
             routes: dict[str, list[tuple[str, str, int]]] = {}
-            for name in answer.result(TUNNEL_SECONDS)["names"]:
+            for name in answered(owner, answer)["names"]:
                 role = FORWARDS.get(re.split(r"[-:]", name)[0], SERVICE_FORWARDS)
                 if all(name not in names for names in self._published.values()):
                     routes.setdefault(role, []).append((name, owner.address, owner.port))
@@ -84,13 +86,13 @@ class Forwarding:
             for role, those in routes.items():
                 self._published.setdefault(role, set()).update(name for name, *_ in those)
                 forwards += [
-                    self._ask(user, "forwards", role=role, routes=those,
-                              certificate=self._certificate)
+                    (user, self._ask(user, "forwards", role=role, routes=those,
+                                     certificate=self._certificate))
                     for user in {id(each): each for each in (*users, self._own)}.values()
                     if user is not owner
                 ]  # fmt: skip
-        for each in forwards:
-            each.result(TUNNEL_SECONDS)
+        for user, answer in forwards:
+            answered(user, answer)
 
     def forget(self, roles: Sequence[str]) -> list[str]:
         """Takes what belongs to roles for ended; returns the roles of what has carried it."""
@@ -98,6 +100,33 @@ class Forwarding:
         for role in forwards:
             self._published.pop(role, None)
         return forwards
+
+
+def answered(member: Member, answer: Future[Any]) -> Any:
+    """Returns what a host answers about the tunnel.
+
+    Raises:
+        StartError: It cannot do what it was asked for; the message names it.
+        SessionBrokenError: It does not answer, or is lost.
+    """
+    try:
+        return answer.result(TUNNEL_SECONDS)
+    except TimeoutError:
+        raise SessionBrokenError(member.client.silence(TUNNEL_SECONDS)) from None
+    except StartError as error:
+        raise StartError(f"On {member.host or 'this host'} {error}") from None
+
+
+def require_different(members: Sequence[Member]) -> None:
+    """Raises StartError if two names are those of one host."""
+    names: dict[str, str] = {}
+    for member in members:
+        other = names.setdefault(member.address, member.host)
+        if other != member.host:
+            raise StartError(
+                f"{other} and {member.host} are one host ({member.address}). Nothing was started. "
+                f"Name it once; `{other}:2` runs two processes there."
+            )
 
 
 def require_reachable(member: Member) -> None:

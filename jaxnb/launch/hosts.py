@@ -26,7 +26,7 @@ from typing import Any
 from jaxnb.errors import JaxnbError, SessionBrokenError, StartError
 from jaxnb.launch.answers import joined, translated
 from jaxnb.launch.forkclient import NO_LINES, EventHandler, take
-from jaxnb.launch.forwarding import TUNNEL_SECONDS, Forwarding
+from jaxnb.launch.forwarding import Forwarding, answered
 from jaxnb.launch.host import facts as facts_here
 from jaxnb.launch.member import Member, is_here
 from jaxnb.launch.ssh import SshAgentClient, require_same, travelling
@@ -333,17 +333,19 @@ class Agents:
             users = [each for each in self._members if each.host in hosts and each is not owner]
             starts = itertools.count(0, PIECE_BYTES)
             read: deque[Future[Any]] = deque()
-            written: deque[Future[Any]] = deque()
+            written: deque[tuple[Member, Future[Any]]] = deque()
             data = "begins" if users else ""
             while data:
                 step()
                 while len(read) < PIECES_AHEAD:
                     piece = {"name": name, "start": next(starts), "size": PIECE_BYTES}
                     read.append(self._ask(owner, "scratch_read", **piece))
-                data = read.popleft().result(TUNNEL_SECONDS)["data"]
-                written += [self._ask(u, "scratch_append", name=name, data=data) for u in users]
+                data = answered(owner, read.popleft())["data"]
+                written += [
+                    (u, self._ask(u, "scratch_append", name=name, data=data)) for u in users
+                ]
                 while len(written) > (PIECES_AHEAD * len(users) if data else 0):
-                    written.popleft().result(TUNNEL_SECONDS)
+                    answered(*written.popleft())
 
     # ------------------------------------------------------------------ events and the end
 

@@ -86,12 +86,14 @@ def _context(certificate: str, folder: str, protocol: int) -> ssl.SSLContext:
     context.verify_flags |= _NO_CHECK_TIME
     if protocol == ssl.PROTOCOL_TLS_SERVER:
         context.num_tickets = 0
-    # The module reads a key from a file only.
-    with tempfile.NamedTemporaryFile("w", dir=folder) as file:
-        file.write(certificate)
-        file.flush()
-        context.load_cert_chain(file.name)
-        context.load_verify_locations(file.name)
+    try:  # the module reads a key from a file only
+        with tempfile.NamedTemporaryFile("w", dir=folder) as file:
+            file.write(certificate)
+            file.flush()
+            context.load_cert_chain(file.name)
+            context.load_verify_locations(file.name)
+    except OSError as error:
+        raise SystemExit(f"The tunnel between the hosts cannot start: {error}.") from None
     return context
 
 
