@@ -22,7 +22,7 @@ from jaxnb.launch.folder import make_folder
 from jaxnb.launch.forkclient import BEGINS
 from jaxnb.launch.forkserver import ForkServer, prepare
 
-UNHEARD_SECONDS = 60.0
+UNHEARD_SECONDS = 75.0
 """An agent that hears no beat for so long ends: its owner has given it up before."""
 
 FIRST_SECONDS = 600.0

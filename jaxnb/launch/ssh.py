@@ -22,7 +22,7 @@ from jaxnb.launch.forkclient import AgentClient
 CONNECT_SECONDS = 10
 """So long a host may take to accept a connection, the exchange of keys included."""
 
-ALIVE_SECONDS, ALIVE_COUNT = 5, 9
+ALIVE_SECONDS, ALIVE_COUNT = 5, 14
 """ssh ends a connection on which the host's sshd has not answered for this long, this often."""
 
 OPTIONS = {
@@ -42,8 +42,9 @@ OPTIONS = {
 BEAT_SECONDS = 1.0
 """So often an agent is asked whether it lives."""
 
-LOST_SECONDS = 45
-"""Beats that it leaves unanswered until its host is given up: JAX gives up after 100 s."""
+LOST_SECONDS = 60
+"""Beats that it leaves unanswered until its host is given up. TCP tries again 0.2 s · (2ⁿ - 1)
+after a link was cut, so after 25 and 51 s; JAX gives up after 100 s."""
 
 SSH_FAILED = 255
 """ssh's own exit status if the connection failed; else it is the remote command's."""
