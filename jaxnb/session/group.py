@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from jaxnb.cells.outcome import (
     STILL_COMPUTING,
@@ -88,7 +90,7 @@ class Life:
             raise
         self._bring_up(progress)
         self._start_seconds = time.perf_counter() - started
-        atexit.register(self.close)
+        self._at_exit = atexit.register(partial(at_exit, self.close))
 
     # ---------------------------------------------------------------------- what it is now
 
@@ -314,7 +316,7 @@ class Life:
             self._abandon(SessionClosedError, "The session was closed")
             self._end_group()
             self.lifecycle.finish_close()
-            atexit.unregister(self.close)
+            atexit.unregister(self._at_exit)
 
     def _end_group(self) -> None:
         if self._transport is not None:
@@ -338,6 +340,14 @@ class Life:
     def _on_stray(self, output: Output) -> None:
         is_up = self.lifecycle.phase is not Phase.STARTING
         self._work.take_output(output, is_kept=is_up)
+
+
+def at_exit(close: Callable[[], None]) -> None:
+    """Closes a group at the end of this process; what may be left is a line of standard error."""
+    try:
+        close()
+    except SessionBrokenError as error:
+        sys.stderr.write(f"jaxnb: {error}\n")
 
 
 def _prepared(
