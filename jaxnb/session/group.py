@@ -80,7 +80,7 @@ class Life:
         self._launcher, self._asked = launcher_of(options), options
         self._transport: Transport | None = None
         self.sentinels = Sentinels(b"", ())
-        self._owner_pid = os.getpid()
+        self._owner_pid, self._at_exit = os.getpid(), partial(at_exit, self.close)
         self._replacing = threading.RLock()
         self._make_cluster()
         try:
@@ -90,7 +90,7 @@ class Life:
             raise
         self._bring_up(progress)
         self._start_seconds = time.perf_counter() - started
-        self._at_exit = atexit.register(partial(at_exit, self.close))
+        atexit.register(self._at_exit)
 
     # ---------------------------------------------------------------------- what it is now
 
