@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -128,6 +129,16 @@ class StartOptions:
             if value is not None and value < 1:
                 raise UsageError(
                     f"The {name} must be at least 1, not {value}. Nothing was started."
+                )
+        for each in self.env:
+            name, equals, _ = each.partition("=")
+            if not name.isidentifier():
+                raise UsageError(
+                    f"--env takes NAME or NAME=VALUE, not {each!r}. Nothing was started."
+                )
+            if not equals and name not in os.environ:
+                raise UsageError(
+                    f"--env {name}: it is not set here. Nothing was started. Type {name}=VALUE."
                 )
         one_of("platform", self.platform, PLATFORMS)
         one_of("collectives", self.collectives, COLLECTIVES)

@@ -221,7 +221,7 @@ class ProcessGroup:
     def look(self) -> dict[int, Look]:
         """Returns what each living process does."""
         try:
-            looks = self._ask("look", LOOK_SECONDS)["looks"]
+            looks = self._ask("look", LOOK_SECONDS).get("looks", [])  # of no host that is left
         except SessionBrokenError:  # all have ended with the fork server, or it is stopped itself
             return {}
         return {index: Look(*look) for index, look in looks}
@@ -236,6 +236,16 @@ class ProcessGroup:
         """Returns which of the processes are stopped, and what to type so that each goes on."""
         stopped = self.stopped(process_indices)
         return {i: continue_command([pid], self.remote_host_of(i)) for i, pid in stopped.items()}
+
+    def absent(self, process_indices: Sequence[int]) -> dict[int, str]:
+        """Returns which of the processes are stopped, or on a silent host, as a clause each."""
+        stopped = self.commands_to_continue(process_indices)
+        texts = {i: f"stopped, `{command}` lets it go on" for i, command in stopped.items()}
+        silent = self._silent(process_indices)
+        for index in process_indices:
+            if silent and (host := self.host_of(index)) in silent:
+                texts[index] = f"{host} has not answered for {silent[host]:.0f} s"
+        return texts
 
     def stopped_text(self, process_indices: Iterable[int]) -> str:
         """Returns which of the processes, or of their hosts, are stopped; empty if none is."""

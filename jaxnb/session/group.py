@@ -116,7 +116,7 @@ class Life:
         return process_infos(
             self.reports,
             self.deaths,
-            paused=self.cluster.commands_to_continue(range(len(self.reports))),
+            absent=self.cluster.absent(range(len(self.reports))),
             busy=self._work.in_cells(),
             engine_ids=self._transport.engine_ids if self._transport is not None else {},
             closed=self.lifecycle.phase is Phase.CLOSED,

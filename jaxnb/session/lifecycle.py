@@ -173,7 +173,7 @@ def process_infos(
     reports: Iterable[ProcessReport],
     deaths: Iterable[Death],
     *,
-    paused: Mapping[int, str],
+    absent: Mapping[int, str],
     busy: Collection[int],
     engine_ids: Mapping[int, int],
     closed: bool,
@@ -183,7 +183,7 @@ def process_infos(
     Args:
         reports: What each said at the start.
         deaths: Who has died since.
-        paused: Those that are stopped, by SIGSTOP say, with what to type so that each goes on.
+        absent: Those that are stopped, by SIGSTOP say, or on a silent host, with a clause for each.
         busy: Those that are in a cell.
         engine_ids: Process index to ipyparallel's number.
         closed: The session has been closed.
@@ -192,10 +192,10 @@ def process_infos(
     infos = []
     for report in reports:
         index = report.process_index
-        ended = describe_status(dead[index].status) if index in dead else "ended"
+        ended = "ended"
+        if index in dead:
+            ended = dead[index].how or describe_status(dead[index].status)
         is_dead = closed or index in dead
-        is_paused = not is_dead and index in paused
-        how_to_continue = f"stopped, `{paused[index]}` lets it go on" if is_paused else ""
         infos.append(
             ProcessInfo(
                 process_index=index,
@@ -204,7 +204,7 @@ def process_infos(
                 devices=report.local_devices,
                 engine_id=engine_ids.get(index, -1),
                 state="dead" if is_dead else "busy" if index in busy else "ready",
-                detail=ended if is_dead else how_to_continue,
+                detail=ended if is_dead else absent.get(index, ""),
             )
         )
     return infos

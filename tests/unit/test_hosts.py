@@ -257,3 +257,9 @@ def test_other_versions_are_refused(theirs: dict[str, str], named: str, then: st
 
 def test_another_patch_release_of_python_will_do() -> None:
     require_same("hostB", "python3", {**OWN, "python": "3.13.0"}, OWN)
+
+
+@pytest.mark.parametrize("env", ["=x", "A B=x", "NOBODY_HAS_SET_IT"])
+def test_variables_that_cannot_be_passed_on_are_refused(env: str) -> None:
+    with pytest.raises(UsageError, match=r"--env .*Nothing was started"):
+        StartOptions(hosts="hostB", env=(env,))
