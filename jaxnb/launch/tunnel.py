@@ -20,7 +20,6 @@ import shutil
 import signal
 import socket
 import ssl
-import struct
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from typing import Any, NoReturn
 from jaxnb.errors import StartError
 from jaxnb.launch import lifeline
 from jaxnb.launch.tunnel_loop import WRITE, Opening, Plain, Secured, Steps, Tunnel
+from jaxnb.lockstep.connections import refuse_other_users
 
 MOST_OPENING = 256
 """So many connections may not have shown a door the certificate; the oldest is ended then."""
@@ -37,7 +37,6 @@ MOST_OPENING = 256
 _BACKLOG = 1024
 _OK = "ok"
 _NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME
-_CREDENTIALS = struct.Struct("3i")
 
 
 def make_certificate() -> str:
@@ -187,7 +186,7 @@ def _dialling(name: str, family: int, where: Any, context: ssl.SSLContext) -> Op
     def dial(
         accepted: socket.socket, sockets: contextlib.ExitStack
     ) -> Steps[tuple[Plain, Secured]]:
-        _refuse_other_users(accepted)
+        refuse_other_users(accepted)
         connection = sockets.enter_context(socket.socket(family, socket.SOCK_STREAM))
         connection.setblocking(False)
         error = connection.connect_ex(where)
@@ -205,15 +204,6 @@ def _dialling(name: str, family: int, where: Any, context: ssl.SSLContext) -> Op
         return Plain(accepted), far
 
     return dial
-
-
-def _refuse_other_users(connection: socket.socket) -> None:
-    """Raises PermissionError if another user is there; where nobody tells, the folder is enough."""
-    if hasattr(socket, "SO_PEERCRED"):
-        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        pid, uid, _ = _CREDENTIALS.unpack(found)
-        if uid not in (os.geteuid(), 0):
-            raise PermissionError(f"process {pid} of user {uid} is refused")
 
 
 def _serve(tunnel: Tunnel, ready_fd: int, line: str) -> NoReturn:

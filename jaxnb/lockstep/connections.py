@@ -188,11 +188,23 @@ class Door:
     def accept(self) -> Connection | None:
         """Returns who has come; None if it is another user, who is sent away."""
         accepted, _ = self._socket.accept()
-        if hasattr(socket, "SO_PEERCRED"):  # elsewhere the folder alone keeps others out
-            found = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            pid, uid, _ = _CREDENTIALS.unpack(found)
-            if uid not in (os.geteuid(), 0):
-                LOG.warning("refused process %d of user %d", pid, uid)
-                accepted.close()
-                return None
+        try:
+            refuse_other_users(accepted)
+        except PermissionError as error:
+            LOG.warning("%s", error)
+            accepted.close()
+            return None
         return Connection(accepted, self._max_bytes)
+
+
+def refuse_other_users(connection: socket.socket) -> None:
+    """Raises PermissionError if another user, not root, is at the other end of a Unix socket.
+
+    Where the system does not tell, the folder that the socket is in has to keep others out.
+    """
+    if not hasattr(socket, "SO_PEERCRED"):
+        return
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(found)
+    if uid not in (os.geteuid(), 0):
+        raise PermissionError(f"refused process {pid} of user {uid}")
