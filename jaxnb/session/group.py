@@ -77,7 +77,7 @@ class Life:
         self.serials = Serials()
         self._work = work
         self._on_join = on_join
-        self._launcher, self._asked = launcher_of(options), options
+        self.options = options
         self._transport: Transport | None = None
         self.sentinels = Sentinels(b"", ())
         self._owner_pid, self._at_exit = os.getpid(), partial(at_exit, self.close)
@@ -131,7 +131,7 @@ class Life:
             processes=tuple(self.processes),
             state=self.state,
             platform=platform,
-            launcher="ssh" if self.options.hosts else self._launcher,
+            launcher="ssh" if self.options.hosts else launcher_of(self.options),
             collectives="nccl" if platform == "gpu" else self.options.collectives,
             jax_version=self.reports[0].jax_version,
             start_seconds=self._start_seconds,
@@ -256,7 +256,7 @@ class Life:
         self._environment = jax_environment()
         try:
             with sigint_held():  # a group that nobody knows of could not be ended
-                self.cluster = ProcessGroup(self._asked, self._on_death, self._on_text)
+                self.cluster = ProcessGroup(self.options, self._on_death, self._on_text)
         except KeyboardInterrupt:
             if hasattr(self, "cluster"):  # else the making was interrupted, and has cleaned up
                 self.close()
