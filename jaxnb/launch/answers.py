@@ -10,7 +10,11 @@ from concurrent.futures import Future
 from typing import Any
 from urllib.parse import quote
 
-from jaxnb.errors import SessionBrokenError
+from jaxnb.errors import SessionBrokenError, StartError
+from jaxnb.launch.member import Member
+
+ANSWER_SECONDS = 60.0
+"""So long one host may take to answer."""
 
 
 def translated(value: Any, old: str, new: str) -> Any:
@@ -27,6 +31,21 @@ def translated(value: Any, old: str, new: str) -> Any:
     if isinstance(value, (list, tuple)):
         return [translated(each, old, new) for each in value]
     return value
+
+
+def answered(member: Member, answer: Future[Any]) -> Any:
+    """Returns what a host answers.
+
+    Raises:
+        StartError: It cannot do what it was asked for; the message names it.
+        SessionBrokenError: It does not answer, or is lost.
+    """
+    try:
+        return answer.result(ANSWER_SECONDS)
+    except TimeoutError:
+        raise SessionBrokenError(member.client.silence(ANSWER_SECONDS)) from None
+    except StartError as error:
+        raise StartError(f"On {member.host or 'this host'} {error}") from None
 
 
 def merge(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:

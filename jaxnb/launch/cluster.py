@@ -17,8 +17,7 @@ from typing import Any
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.deaths import Death
 from jaxnb.launch.forkclient import ForkServerClient, take
-from jaxnb.launch.forwarding import LOOPBACK
-from jaxnb.launch.host import Look, continue_command, stopped_text
+from jaxnb.launch.host import LOOPBACK, Look, continue_command, stopped_text
 from jaxnb.launch.hosts import Agents
 from jaxnb.launch.member import is_here
 from jaxnb.launch.placement import parse_hosts
@@ -142,7 +141,7 @@ class ProcessGroup:
             answer = self._ask("facts", FACTS_SECONDS, gpus=gpus, environment=dict(os.environ))
         except SessionBrokenError as error:
             raise StartError(str(error)) from None
-        return tuple(HostFacts(**{**each, "gpus": (*each["gpus"],)}) for each in answer["facts"])
+        return tuple(map(HostFacts.from_plain, answer["facts"]))
 
     def _ask(self, op: str, seconds: float = ANSWER_SECONDS, **arguments: Any) -> dict[str, Any]:
         """Asks the fork server, and waits for its answer.
@@ -244,21 +243,21 @@ class ProcessGroup:
         silent = self._silent(process_indices)
         for index in process_indices:
             if silent and (host := self.host_of(index)) in silent:
-                texts[index] = f"{host} has not answered for {silent[host]:.0f} s"
+                texts[index] = silent[host]
         return texts
 
     def stopped_text(self, process_indices: Iterable[int]) -> str:
         """Returns which of the processes, or of their hosts, are stopped; empty if none is."""
         indices = tuple(process_indices)
         silent = [
-            f"host {host} has not answered for {seconds:.0f} s; it is given up after {LOST_SECONDS}"
-            for host, seconds in self._silent(indices).items()
+            f"host {clause}; it is given up after {LOST_SECONDS}"
+            for clause in self._silent(indices).values()
         ]
         stopped = self.stopped(indices)
         text = stopped_text(stopped, {index: self.remote_host_of(index) for index in stopped})
         return ", and ".join(filter(None, [text, *silent]))
 
-    def _silent(self, process_indices: Sequence[int]) -> dict[str, float]:
+    def _silent(self, process_indices: Sequence[int]) -> dict[str, str]:
         if isinstance(self._fork_server, Agents):
             return self._fork_server.silent(process_indices)
         return {}

@@ -25,12 +25,14 @@ BEGINS = b"jaxnb: the agent begins\n"
 """The line that a fork server on another host writes first. What comes before it is not the
 server's: a shell's startup file may print."""
 
-SILENT_SECONDS = 3.0
-"""An agent that has not answered for so long, after a second, is not waited for."""
-
 PRINTED_BYTES = 4 << 10
 """How much of that is kept, to be shown if no fork server begins."""
 
+SILENT_SECONDS = 3.0
+"""An agent that has not answered for so long, after a second, is not waited for."""
+
+NO_LINES = "(none)"
+"""What stands for the last lines where there are none."""
 
 _CLIENTS: weakref.WeakSet[AgentClient] = weakref.WeakSet()
 
@@ -47,8 +49,6 @@ def _let_go_in_a_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_let_go_in_a_fork)
-NO_LINES = "(none)"
-"""What stands for the last lines where there are none."""
 
 
 class AgentClient:
@@ -83,7 +83,7 @@ class AgentClient:
         self._lock = threading.Lock()
         self._writes = threading.Lock()  # taken for as long as the server does not read
         self._pending: dict[int, tuple[Future[Any], Callable[[dict[str, Any]], Any]]] = {}
-        self._ended = False
+        self._ended = threading.Event()
         self._held = None if first is None else first + b"\n"
         self._log_path = Path(log_path)
         self._reader = threading.Thread(
@@ -152,7 +152,7 @@ class AgentClient:
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # the server carries it out: too late to cancel
         with self._lock:
-            if self._ended:
+            if self._ended.is_set():
                 future.set_exception(self._ended_error())
                 return future
             command_id = next(self._ids)
@@ -245,16 +245,12 @@ class AgentClient:
                 handle = self._resolve if "reply" in message else self.on_event
                 handle(message)
         self._process.wait()
-        self._note_end()
         with self._lock:
-            self._ended = True
+            self._ended.set()
             pending, self._pending = list(self._pending.values()), {}
         for future, _ in pending:
             future.set_exception(self._ended_error())
         self.on_event({"event": "ended", "status": self._process.returncode})
-
-    def _note_end(self) -> None:
-        """Called in the reader thread once that process has ended."""
 
     def _pass_over(self, line: bytes) -> None:
         """Takes a line of before the server begins; sends what has waited for that if it does."""

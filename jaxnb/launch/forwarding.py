@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from jaxnb.errors import SessionBrokenError, StartError
-from jaxnb.launch.host import network_towards
+from jaxnb.errors import StartError
+from jaxnb.launch.answers import answered
+from jaxnb.launch.host import LOOPBACK, network_towards
 from jaxnb.launch.member import Member
 from jaxnb.launch.tunnel import make_certificate
 
@@ -21,11 +22,6 @@ SERVICE_FORWARDS = "service forwards"
 
 CONNECT_SECONDS = 10.0
 """So long it may take to connect to a host."""
-
-LOOPBACK = "127.0.0.1"
-
-TUNNEL_SECONDS = 60.0
-"""So long each end of the tunnel may take to be there."""
 
 
 class Forwarding:
@@ -100,21 +96,6 @@ class Forwarding:
         for role in forwards:
             self._published.pop(role, None)
         return forwards
-
-
-def answered(member: Member, answer: Future[Any]) -> Any:
-    """Returns what a host answers about the tunnel.
-
-    Raises:
-        StartError: It cannot do what it was asked for; the message names it.
-        SessionBrokenError: It does not answer, or is lost.
-    """
-    try:
-        return answer.result(TUNNEL_SECONDS)
-    except TimeoutError:
-        raise SessionBrokenError(member.client.silence(TUNNEL_SECONDS)) from None
-    except StartError as error:
-        raise StartError(f"On {member.host or 'this host'} {error}") from None
 
 
 def require_different(members: Sequence[Member]) -> None:

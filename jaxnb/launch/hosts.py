@@ -24,9 +24,9 @@ from dataclasses import asdict
 from typing import Any
 
 from jaxnb.errors import JaxnbError, SessionBrokenError, StartError
-from jaxnb.launch.answers import joined, translated
+from jaxnb.launch.answers import answered, joined, translated
 from jaxnb.launch.forkclient import NO_LINES, EventHandler, take
-from jaxnb.launch.forwarding import Forwarding, answered
+from jaxnb.launch.forwarding import Forwarding
 from jaxnb.launch.host import facts as facts_here
 from jaxnb.launch.member import Member, is_here
 from jaxnb.launch.ssh import SshAgentClient, require_same, travelling
@@ -72,7 +72,6 @@ class Agents:
 
     Attributes:
         directory: The group's folder on the notebook's host. Whoever closes this removes it.
-        facts: What each host has, in the order of the hosts.
 
     Raises:
         StartError: A host cannot be reached or has not what it needs; nothing is left on any.
@@ -88,20 +87,19 @@ class Agents:
         names: Sequence[str] = (),
     ) -> None:
         self.on_event = on_event
-        self.launcher = launcher
         self._python = python or sys.executable
         self._names = names
         self._is_up = self._is_closing = False
         self._members: list[Member] = []
         here = next(filter(is_here, hosts), None)
         # The notebook's own host runs no process then, and one end of the tunnel.
-        self._own = self._started(Member(here or "", launcher if here else "local"))
+        self._own = self._started(here or "", launcher if here else "local")
         self.directory = self._own.folder
         try:
             for host in hosts:
                 is_own = host == here
-                self._members.append(self._own if is_own else self._started(Member(host, launcher)))
-            self.facts = self._first_facts()
+                self._members.append(self._own if is_own else self._started(host, launcher))
+            self._require_fitting()
             self._forwarding = Forwarding(self._members, self._own, self._ask)
             self._is_up = True
             for member in self._members:
@@ -113,47 +111,43 @@ class Agents:
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
 
-    def _started(self, member: Member) -> Member:
+    def _started(self, host: str, launcher: str) -> Member:
+        member = Member(host)
+
         def on_event(event: dict[str, Any]) -> None:
             self._on_event(member, event)
 
         if not member.host or is_here(member.host):
-            member.client = own = take(member.launcher, on_event)
+            member.client = own = take(launcher, on_event)
             member.folder = own.directory
             return member
         member.client = SshAgentClient(
             member.host,
             self._python,
-            member.launcher,
+            launcher,
             os.path.join(self.directory, f"agent-{len(self._members)}.log"),
             travelling(os.environ, self._names),
             on_event,
         )
         return member
 
-    def _first_facts(self) -> tuple[HostFacts, ...]:
-        """Returns what each host has; its versions fit.
-
-        Raises:
-            StartError: Of all that do not answer, or have other versions.
-        """
+    def _require_fitting(self) -> None:
+        """Raises StartError of all hosts that do not answer, or have other versions."""
         deadline = time.monotonic() + START_SECONDS
         own = asdict(facts_here(self.directory, None))
-        asked = [self._ask(each, "facts", gpus=True) for each in self._members]
-        found, refused = [], []
+        asked = [self._ask(each, "facts", gpus=False) for each in self._members]
+        refused = []
         for member, future in zip(self._members, asked, strict=True):
             try:
                 (facts,) = future.result(max(0.0, deadline - time.monotonic()))["facts"]
                 require_same(member.host, self._python, facts, own)
                 member.folder, member.address = facts["folder"], facts["address"]
-                found.append(HostFacts(**{**facts, "gpus": tuple(facts["gpus"])}))
             except TimeoutError:
-                refused.append(silent(member.host, START_SECONDS))
+                refused.append(no_answer_text(member.host, START_SECONDS))
             except JaxnbError as error:
                 refused.append(str(error))
         if refused:
             raise StartError("\n".join(refused))
-        return tuple(found)
 
     def publish(self) -> None:
         """Has new sockets reached from other hosts.
@@ -206,10 +200,10 @@ class Agents:
         """Returns the address by which a process is reached from the other hosts."""
         return self._member_of(process_index).address
 
-    def silent(self, process_indices: Collection[int]) -> dict[str, float]:
-        """Returns the hosts of processes that do not answer, with the seconds for which."""
+    def silent(self, process_indices: Collection[int]) -> dict[str, str]:
+        """Returns the hosts of processes that do not answer, with a clause that says so."""
         return {
-            each.host: each.client.silent_seconds
+            each.host: each.silence
             for each in self._members
             if each.client.is_silent and not each.is_lost
             if any(index in process_indices for index in each.indices)
@@ -283,7 +277,7 @@ class Agents:
         """Sends a command to one host, in its own terms."""
         if op == "facts" and member.is_lost:
             known: Future[Any] = Future()
-            known.set_result({"facts": [asdict(self.facts[self._members.index(member)])]})
+            known.set_result({"facts": [asdict(member.facts)]})
             return known
         if op == "facts":
             arguments = {"environment": dict(os.environ), **arguments}
@@ -293,6 +287,8 @@ class Agents:
             arguments["starts"] = [self._as_on(member, each) for each in arguments["starts"]]
 
         def read(answer: dict[str, Any]) -> dict[str, Any]:
+            if op == "facts":
+                member.facts = HostFacts.from_plain(*answer["facts"])
             if op == "engines":
                 member.pids.update(answer["pids"])
             if op == "stop" and "engine" in arguments["roles"]:
@@ -415,7 +411,7 @@ class Agents:
             raise SessionBrokenError("\n".join(late))
 
 
-def silent(host: str, seconds: float) -> str:
+def no_answer_text(host: str, seconds: float) -> str:
     """Returns the refusal of a host that gives no answer."""
     return (
         f"No agent could be started on {host}: it has not answered for {seconds:g} s. Nothing was "

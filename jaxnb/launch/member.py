@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from jaxnb.launch.forkclient import AgentClient
 from jaxnb.launch.ssh import SshAgentClient
+from jaxnb.model.group import HostFacts
 
 
 @dataclass
@@ -15,8 +16,8 @@ class Member:
 
     Attributes:
         host: As the user named it; empty for the notebook's if it runs none of the processes.
-        launcher: ``"fork"`` or ``"local"``.
         client: Its agent.
+        facts: What it has, as it was last told.
         folder: The group's folder there.
         indices: The processes that run on it.
         pids: Those that have been started and have not ended, to their process ids there.
@@ -26,8 +27,8 @@ class Member:
     """
 
     host: str
-    launcher: str
     client: AgentClient = field(init=False)
+    facts: HostFacts = field(init=False)
     folder: str = ""
     indices: list[int] = field(default_factory=list)
     pids: dict[int, int] = field(default_factory=dict)
@@ -40,6 +41,11 @@ class Member:
         """Whether it is another host than the notebook's."""
         return isinstance(self.client, SshAgentClient)
 
+    @property
+    def silence(self) -> str:
+        """For how long it has not answered, as a clause."""
+        return f"{self.host} has not answered for {self.client.silent_seconds:.0f} s"
+
     def how_it_ended(self, status: int | None) -> str:
         """Returns why all on it have ended, as a clause.
 
@@ -47,7 +53,7 @@ class Member:
             status: The exit status of ssh, or of the agent.
         """
         if self.client.is_silent:
-            return f"{self.host} has not answered for {self.client.silent_seconds:.0f} s"
+            return self.silence
         return f"the connection to its agent ended with status {status}"
 
     def give_up(self) -> None:

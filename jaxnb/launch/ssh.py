@@ -111,7 +111,6 @@ class SshAgentClient(AgentClient):
         self.host = host
         self.name = f"The agent on {host}"
         self._python = python
-        self._has_ended = threading.Event()
         words = ssh_command(host, python, os.getcwd(), launcher)
         try:
             super().__init__(words, log_path, on_event, json.dumps(dict(environment)).encode())
@@ -129,16 +128,13 @@ class SshAgentClient(AgentClient):
         """Asks the agent whether it lives, until it has ended, or is given up."""
         answer = self.request("beat")
         # Counted, not timed: this process may be stopped, and its machine asleep.
-        while not self._has_ended.wait(BEAT_SECONDS):
+        while not self._ended.wait(BEAT_SECONDS):
             if answer.done() and self.reads:
                 self.silent_seconds, answer = 0.0, self.request("beat")
                 continue
             self.silent_seconds += BEAT_SECONDS
             if self.silent_seconds >= LOST_SECONDS:
                 self.give_up()
-
-    def _note_end(self) -> None:
-        self._has_ended.set()
 
     def _ended_error(self) -> SessionBrokenError | StartError:
         if not self.has_begun:

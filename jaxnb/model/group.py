@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from jaxnb.model.dispatches import Cause, CheckMode, Dispatch
 
@@ -240,6 +241,11 @@ class HostFacts:
     available_bytes: int
     address: str = ""
     interface: str = ""
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> HostFacts:
+        """Makes them of their ``asdict`` after JSON."""
+        return cls(**{**plain, "gpus": tuple(plain["gpus"])})
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ try:
     agents = Agents(settings.pop("hosts"), note, **settings)
 except JaxnbError as error:
     sys.exit(f"{type(error).__name__}: {error}")
-print(json.dumps([asdict(each) for each in agents.facts]), flush=True)
+print(json.dumps(agents.request("facts", gpus=False).result(60)["facts"]), flush=True)
 for line in sys.stdin:
     print(json.dumps(eval(line)), flush=True)
 """
