@@ -108,7 +108,7 @@ def place_at(cell: str, offset: int) -> Code | MagicLine | None:
         offset: The place.
     """
     start = 0
-    for line in cell.splitlines(keepends=True):
+    for line in re.split(r"(?<=\n)", cell):  # IPython knows no other ends of a line
         stop = start + len(line)
         found = _CELL_MAGIC.match(line)
         if found is not None and found["name"].startswith("spmd"):

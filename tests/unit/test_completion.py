@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jaxnb.assist import completion
@@ -141,6 +141,7 @@ TEXTS = st.lists(
 
 
 @given(TEXTS, st.integers(0, 60))
+@example("%%spmd \r%%spmd", 9)
 def test_no_text_is_too_odd(cell: str, offset: int) -> None:
     offset = min(offset, len(cell))
     found = place_at(cell, offset)
