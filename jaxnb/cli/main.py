@@ -164,7 +164,7 @@ def _split(arguments: list[str], values: Mapping[str, int]) -> tuple[list[str], 
 
 def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[str]) -> int:
     from jaxnb.cli.scripts import module_of, require_writable, script_of
-    from jaxnb.errors import JaxnbError, UsageError
+    from jaxnb.errors import JaxnbError, StartError, UsageError
     from jaxnb.launch import forkclient
     from jaxnb.options import StartOptions, launcher_of
 
@@ -219,7 +219,7 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
         return 1
     except JaxnbError as error:
         sys.stderr.write(f"jaxnb: {error}\n")
-        return 2 if isinstance(error, UsageError) else 1
+        return 2 if isinstance(error, (UsageError, StartError)) else 1
     from jaxnb.cli.run import run  # which takes as long as the fork server's imports
 
     return run(options, script, asked)

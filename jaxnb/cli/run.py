@@ -51,7 +51,7 @@ def run(options: StartOptions, script: Script, asked: argparse.Namespace) -> int
             status = _Running(session, script, asked, report).wait()
     except (UsageError, StartError, OSError) as error:
         say(str(error))
-        status = 2 if isinstance(error, UsageError) else 1
+        status = 1 if isinstance(error, OSError) else 2
     except terminal.Ended as end:
         status = end.status
         is_cut = True
