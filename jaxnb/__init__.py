@@ -63,6 +63,7 @@ def start(
     launcher: str | None = None,
     hosts: str | Sequence[str] = (),
     env: Sequence[str] = (),
+    lost_after: float = 60.0,
     collectives: str = "gloo",
     compile_cache: str = "",
     bare: bool = False,
@@ -86,6 +87,7 @@ def start(
             on the second; this host by default. See :doc:`/clusters`.
         env: Variables that processes on other hosts get beside ``JAX_…``, ``XLA_…`` and ``NCCL_…``,
             each as ``NAME`` or ``NAME=VALUE``.
+        lost_after: Seconds without an answer after which another host is given up: 5 to 90.
         collectives: The library of the CPU collectives: ``"gloo"``.
         compile_cache: A folder for compiled programs. The first process that needs a program
             compiles it and keeps it there; the others load it, and so do later groups. By default
@@ -119,6 +121,7 @@ def start(
         launcher=launcher,
         hosts=hosts if isinstance(hosts, str) else ",".join(hosts),
         env=tuple(env),
+        lost_after=lost_after,
         collectives=collectives,
         compile_cache=os.fspath(compile_cache),
         bare=bare,

@@ -21,6 +21,13 @@ COLLECTIVES = ("gloo",)
 CHECKS = get_args(CheckMode)
 DEFAULT_NUM_PROCESSES = 4
 
+LOST_SECONDS = 60.0
+"""So long a host may leave its beats unanswered until it is given up, unless the user says
+otherwise. TCP tries again 0.2 s · (2ⁿ - 1) after a link was cut, so after 25 and 51 s."""
+
+LEAST_LOST_SECONDS, MOST_LOST_SECONDS = 5.0, 90.0
+"""What the user may say: JAX takes a process that is silent for 100 s for dead."""
+
 Word = TypeVar("Word", bound=str)
 
 
@@ -91,6 +98,7 @@ class StartOptions:
         launcher: One of :data:`LAUNCHERS`; None for the best on this system.
         hosts: Where they are started, as in ``"hostA,hostB:4"``; empty for this host.
         env: Variables that processes on other hosts get, as ``NAME`` or ``NAME=VALUE``.
+        lost_after: Seconds without an answer after which another host is given up.
         collectives: The library of the CPU collectives.
         compile_cache: The folder in which compiled programs are kept; ``"off"`` to have each
             process compile by itself; empty for the user's cache.
@@ -107,6 +115,7 @@ class StartOptions:
     launcher: str | None = None
     hosts: str = ""
     env: tuple[str, ...] = ()
+    lost_after: float = LOST_SECONDS
     collectives: str = "gloo"
     compile_cache: str = ""
     bare: bool = False
@@ -132,7 +141,7 @@ class StartOptions:
                 )
         for each in self.env:
             name, equals, _ = each.partition("=")
-            if not name.isidentifier():
+            if not name.isidentifier() or "\0" in each:
                 raise UsageError(
                     f"--env takes NAME or NAME=VALUE, not {each!r}. Nothing was started."
                 )
@@ -143,6 +152,12 @@ class StartOptions:
         one_of("platform", self.platform, PLATFORMS)
         one_of("collectives", self.collectives, COLLECTIVES)
         one_of("check", self.check, CHECKS)
+        if not LEAST_LOST_SECONDS <= self.lost_after <= MOST_LOST_SECONDS:  # nan is not, either
+            raise UsageError(
+                f"The seconds after which a silent host is given up (--lost-after) must be "
+                f"{LEAST_LOST_SECONDS:g} to {MOST_LOST_SECONDS:g}, not {self.lost_after}: "
+                "after 100 JAX gives its processes up. Nothing was started."
+            )
         if not self.timeout > 0:  # nan is not, either
             raise UsageError(f"The time-out must be positive, not {self.timeout}.")
 

@@ -22,11 +22,9 @@ from jaxnb.launch.folder import make_folder
 from jaxnb.launch.forkclient import BEGINS
 from jaxnb.launch.forkserver import ForkServer, prepare
 
-UNHEARD_SECONDS = 75.0
-"""An agent that hears no beat for so long ends: its owner has given it up before."""
-
 FIRST_SECONDS = 600.0
-"""The same before the first beat: what it imports may take long on a slow file system."""
+"""An agent that hears no first beat for so long ends: what it imports may take long on a slow file
+system. Each beat says how long it may be until the next."""
 
 
 class Agent(ForkServer):
@@ -62,7 +60,7 @@ class Agent(ForkServer):
         return left if due is None else min(due, left)
 
     def _do_beat(self, command: dict[str, Any]) -> None:
-        self._ends_at = time.monotonic() + UNHEARD_SECONDS
+        self._ends_at = time.monotonic() + command["ends_after"]
         self._emit(reply=command["id"])
 
     def _execute(self, command: dict[str, Any]) -> None:

@@ -18,10 +18,9 @@ from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.deaths import Death
 from jaxnb.launch.forkclient import ForkServerClient, take
 from jaxnb.launch.host import LOOPBACK, Look, continue_command, stopped_text
-from jaxnb.launch.hosts import Agents
+from jaxnb.launch.hosts import Agents, left_out_text
 from jaxnb.launch.member import is_here
 from jaxnb.launch.placement import parse_hosts
-from jaxnb.launch.ssh import LOST_SECONDS
 from jaxnb.model.cells import JoinRequest
 from jaxnb.model.group import HostFacts
 from jaxnb.options import StartOptions, launcher_of
@@ -70,11 +69,17 @@ class ProcessGroup:
         self.pids: dict[int, int] = {}
         self.identities: dict[int, str] = {}
         self._fork_server: ForkServerClient | Agents
-        launcher = launcher_of(options)
+        launcher, self._lost_after = launcher_of(options), options.lost_after
         if options.hosts:
             hosts = [each.name for each in parse_hosts(options.hosts)]
             names = [each.partition("=")[0] for each in options.env]
-            self._fork_server = Agents(hosts, self._on_fork_event, launcher=launcher, names=names)
+            self._fork_server = Agents(
+                hosts,
+                self._on_fork_event,
+                launcher=launcher,
+                names=names,
+                lost_after=options.lost_after,
+            )
         else:
             self._fork_server = take(launcher, self._on_fork_event)
         self.directory = self._fork_server.directory
@@ -101,6 +106,10 @@ class ProcessGroup:
     def lost_hosts(self) -> tuple[str, ...]:
         """Returns the hosts that are lost, or silent."""
         return self._fork_server.lost() if isinstance(self._fork_server, Agents) else ()
+
+    def notes(self) -> list[str]:
+        """Returns what is to be known of hosts that are lost, or silent, as sentences."""
+        return [left_out_text(each) for each in self.lost_hosts()]
 
     def hosts_after(self, process_indices: Collection[int]) -> set[str]:
         """Returns the hosts on which new processes in the place of these may run, as they are now.
@@ -250,7 +259,7 @@ class ProcessGroup:
         """Returns which of the processes, or of their hosts, are stopped; empty if none is."""
         indices = tuple(process_indices)
         silent = [
-            f"host {clause}; it is given up after {LOST_SECONDS}"
+            f"host {clause}; it is given up after {self._lost_after:g}"
             for clause in self._silent(indices).values()
         ]
         stopped = self.stopped(indices)

@@ -31,6 +31,7 @@ from jaxnb.launch.host import facts as facts_here
 from jaxnb.launch.member import Member, is_here
 from jaxnb.launch.ssh import SshAgentClient, require_same, travelling
 from jaxnb.model.group import HostFacts
+from jaxnb.options import LOST_SECONDS
 
 START_SECONDS = 60.0
 """So long all hosts together may take to start their agents, and those to report."""
@@ -69,6 +70,7 @@ class Agents:
         python: The Python on other hosts; empty for the path of the notebook's.
         names: Variables of the notebook's environment that processes on other hosts get, beside
             those of JAX, XLA and NCCL.
+        lost_after: Seconds without an answer after which a host is given up.
 
     Attributes:
         directory: The group's folder on the notebook's host. Whoever closes this removes it.
@@ -85,10 +87,11 @@ class Agents:
         launcher: str,
         python: str = "",
         names: Sequence[str] = (),
+        lost_after: float = LOST_SECONDS,
     ) -> None:
         self.on_event = on_event
         self._python = python or sys.executable
-        self._names = names
+        self._names, self._lost_after = names, lost_after
         self._is_up = self._is_closing = False
         self._members: list[Member] = []
         here = next(filter(is_here, hosts), None)
@@ -127,6 +130,7 @@ class Agents:
             launcher,
             os.path.join(self.directory, f"agent-{len(self._members)}.log"),
             travelling(os.environ, self._names),
+            self._lost_after,
             on_event,
         )
         return member
@@ -416,6 +420,14 @@ def no_answer_text(host: str, seconds: float) -> str:
     return (
         f"No agent could be started on {host}: it has not answered for {seconds:g} s. Nothing was "
         f"started. `ssh {host} true` has to work by itself, and quickly."
+    )
+
+
+def left_out_text(host: str) -> str:
+    """Returns what is to be known of a host that is lost or silent, as sentences."""
+    return (
+        f"{host} is lost, or does not answer: new processes start on the other hosts. To have it "
+        "in a group again, type `%spmd_stop`, and start another one."
     )
 
 

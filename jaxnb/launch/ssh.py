@@ -22,14 +22,13 @@ from jaxnb.launch.forkclient import AgentClient
 CONNECT_SECONDS = 10
 """So long a host may take to accept a connection, the exchange of keys included."""
 
-ALIVE_SECONDS, ALIVE_COUNT = 5, 14
-"""ssh ends a connection on which the host's sshd has not answered for this long, this often."""
+ALIVE_SECONDS = 5
+"""So often ssh asks a host's sshd whether it lives."""
 
 OPTIONS = {
     "BatchMode": "yes",
     "ConnectTimeout": CONNECT_SECONDS,
     "ServerAliveInterval": ALIVE_SECONDS,
-    "ServerAliveCountMax": ALIVE_COUNT,
     # A shared connection would outlive the agent, and end it together with others.
     "ControlMaster": "no",
     "ControlPath": "none",
@@ -42,9 +41,8 @@ OPTIONS = {
 BEAT_SECONDS = 1.0
 """So often an agent is asked whether it lives."""
 
-LOST_SECONDS = 60
-"""Beats that it leaves unanswered until its host is given up. TCP tries again 0.2 s · (2ⁿ - 1)
-after a link was cut, so after 25 and 51 s; JAX gives up after 100 s."""
+MORE_SECONDS = 15.0
+"""So much later than it is given up an agent ends by itself; ssh's connection ends in between."""
 
 SSH_FAILED = 255
 """ssh's own exit status if the connection failed; else it is the remote command's."""
@@ -65,7 +63,9 @@ def travelling(environment: Mapping[str, str], names: Sequence[str] = ()) -> dic
     return {k: v for k, v in environment.items() if k.startswith(TRAVELS) or k in names}
 
 
-def ssh_command(host: str, python: str, directory: str, launcher: str) -> list[str]:
+def ssh_command(
+    host: str, python: str, directory: str, launcher: str, lost_after: float
+) -> list[str]:
     """Returns the command line that starts an agent on a host.
 
     Args:
@@ -73,11 +73,14 @@ def ssh_command(host: str, python: str, directory: str, launcher: str) -> list[s
         python: The Python there, as a path or a name.
         directory: Where it is to run; in the user's home if the host does not have it.
         launcher: ``"fork"`` or ``"local"``.
+        lost_after: Seconds without an answer after which the host is given up.
     """
     _, *agent = command_line("jaxnb.launch.agent", launcher)
     # The user's shell there need not be a POSIX one.
     remote = shlex.join(["exec", "/bin/sh", "-c", _ENTERS, "jaxnb", directory, python, *agent])
-    options = [word for name, value in OPTIONS.items() for word in ("-o", f"{name}={value}")]
+    most = {"ServerAliveCountMax": int(lost_after / ALIVE_SECONDS) + 2}
+    settings = (OPTIONS | most).items()
+    options = [word for name, value in settings for word in ("-o", f"{name}={value}")]
     return ["ssh", "-T", *options, "--", host, remote]
 
 
@@ -93,6 +96,7 @@ class SshAgentClient(AgentClient):
         launcher: ``"fork"`` or ``"local"``.
         log_path: The file for what ssh and the agent write to standard error.
         environment: The variables that are added to the host's own.
+        lost_after: Seconds without an answer after which it is given up, once it is asked for one.
         on_event: Called in a reader thread for every event.
 
     Raises:
@@ -106,12 +110,13 @@ class SshAgentClient(AgentClient):
         launcher: str,
         log_path: str,
         environment: Mapping[str, str],
+        lost_after: float,
         on_event: Callable[[dict[str, Any]], None],
     ) -> None:
         self.host = host
         self.name = f"The agent on {host}"
-        self._python = python
-        words = ssh_command(host, python, os.getcwd(), launcher)
+        self._python, self._lost_after = python, lost_after
+        words = ssh_command(host, python, os.getcwd(), launcher, lost_after)
         try:
             super().__init__(words, log_path, on_event, json.dumps(dict(environment)).encode())
         except FileNotFoundError:
@@ -126,14 +131,16 @@ class SshAgentClient(AgentClient):
 
     def _beat(self) -> None:
         """Asks the agent whether it lives, until it has ended, or is given up."""
-        answer = self.request("beat")
+        ends_after = self._lost_after + MORE_SECONDS
+        answer = self.request("beat", ends_after=ends_after)
         # Counted, not timed: this process may be stopped, and its machine asleep.
         while not self._ended.wait(BEAT_SECONDS):
             if answer.done() and self.reads:
-                self.silent_seconds, answer = 0.0, self.request("beat")
+                self.silent_seconds = 0.0
+                answer = self.request("beat", ends_after=ends_after)
                 continue
             self.silent_seconds += BEAT_SECONDS
-            if self.silent_seconds >= LOST_SECONDS:
+            if self.silent_seconds >= self._lost_after:
                 self.give_up()
 
     def _ended_error(self) -> SessionBrokenError | StartError:

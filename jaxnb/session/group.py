@@ -125,7 +125,7 @@ class Life:
     def info(self) -> GroupInfo:
         """Returns the whole group, for display."""
         platform, work = self.placement.platform, self._work
-        notes = settings.notes(self.reports, self.options.check)
+        notes = [*self.cluster.notes(), *settings.notes(self.reports, self.options.check)]
         versions = installed() | {"JAX": self.reports[0].jax_version}
         return GroupInfo(
             processes=tuple(self.processes),
@@ -355,11 +355,14 @@ def _prepared(
 ) -> tuple[StartOptions, Placement, list[str]]:
     """Returns what is started, and what is to be told of where programs are kept."""
     placement = _placed(options, cluster)
+    asked = options.compile_cache
     if placement.platform == "cpu":
-        folder, note = programs_folder(options.compile_cache)
+        folder, note = programs_folder(asked)
+        if folder and asked and options.hosts:
+            note = f"Each host keeps compiled programs for the group's life, and none in {asked}."
     else:
         folder = ""
-        note = "On GPUs each process compiles by itself." if options.compile_cache else ""
+        note = "On GPUs each process compiles by itself." if asked else ""
     return replace(options, compile_cache=folder or OFF), placement, [note] if note else []
 
 

@@ -50,6 +50,11 @@ def oldest(host: Host, words: str) -> int:
     return min(pid for pid, line in host.processes().items() if words in line)
 
 
+def running(host: Host) -> list[int]:
+    """Returns the processes of a host that run jaxnb, as this machine counts."""
+    return [pid for pid, line in host.processes().items() if "jaxnb" in line]
+
+
 @pytest.mark.parametrize(
     ("on", "words"),
     [
@@ -129,6 +134,23 @@ def test_a_silent_host_is_told_of_and_a_second_interrupt_gives_it_up(
     assert program.do("[each.host for each in session.processes]") == ["hostA"] * 3
     assert program.do("session.run('both').value") == "both"
     hosts.restore()
+
+
+@pytest.mark.thorough
+def test_a_host_is_given_up_after_as_many_seconds_as_was_said(hosts: Hosts) -> None:
+    program = Program(hosts.a)
+    program.do(START.replace(")", ", lost_after=5)"))
+    assert program.do(f"session.run({CELL!r}).value") == 15
+    begin_loop(program, hosts)
+    hosts.cut()
+    told = r"Process 2 of 3 \(pid \d+ on hostB\) was lost .* hostB has not answered for \d s"
+    with pytest.raises(RaisedError, match=told):
+        program.end()
+    until(lambda: not running(hosts.b), "the agent has ended itself")
+    hosts.restore()
+    assert program.do("session.recover().died") == [2]
+    assert program.do("session.run('both').value") == "both"
+    program.close()
 
 
 @pytest.mark.thorough

@@ -136,7 +136,7 @@ def test_jaxs_variables_travel_and_those_that_the_user_names() -> None:
 
 
 def test_a_folder_with_any_name_is_one_word() -> None:
-    *options, host, command = ssh_command("u@h", "/a b/python", "/it's; rm -rf $HOME", "fork")
+    *options, host, command = ssh_command("u@h", "/a b/python", "/it's; rm -rf $HOME", "fork", 60)
     assert (options[0], options[-1], host) == ("ssh", "--", "u@h")
     assert command.startswith("exec /bin/sh -c ")
     assert "'/it'\"'\"'s; rm -rf $HOME' '/a b/python' " in command

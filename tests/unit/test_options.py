@@ -64,6 +64,12 @@ def test_time_out_is_positive(timeout: float) -> None:
         StartOptions(timeout=timeout)
 
 
+@pytest.mark.parametrize("seconds", [0, 4.9, 91, float("nan")])
+def test_a_host_is_lost_before_jax_gives_its_processes_up(seconds: float) -> None:
+    with pytest.raises(UsageError, match=r"--lost-after\) must be 5 to 90, not .*\. Nothing was"):
+        StartOptions(lost_after=seconds)
+
+
 @pytest.mark.parametrize(
     ("system", "launcher"), [("linux", "fork"), ("darwin", "local"), ("win32", "local")]
 )
