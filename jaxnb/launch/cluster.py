@@ -18,7 +18,7 @@ from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.deaths import Death
 from jaxnb.launch.forkclient import ForkServerClient, take
 from jaxnb.launch.host import LOOPBACK, Look, continue_command, stopped_text
-from jaxnb.launch.hosts import Agents, left_out_text
+from jaxnb.launch.hosts import Agents
 from jaxnb.launch.member import is_here
 from jaxnb.launch.placement import parse_hosts
 from jaxnb.model.cells import JoinRequest
@@ -108,8 +108,8 @@ class ProcessGroup:
         return self._fork_server.lost() if isinstance(self._fork_server, Agents) else ()
 
     def notes(self) -> list[str]:
-        """Returns what is to be known of hosts that are lost, or silent, as sentences."""
-        return [left_out_text(each) for each in self.lost_hosts()]
+        """Returns what is to be known of several hosts, as sentences."""
+        return self._fork_server.notes() if isinstance(self._fork_server, Agents) else []
 
     def hosts_after(self, process_indices: Collection[int]) -> set[str]:
         """Returns the hosts on which new processes in the place of these may run, as they are now.

@@ -92,6 +92,7 @@ class Agents:
         self.on_event = on_event
         self._python = python or sys.executable
         self._names, self._lost_after = names, lost_after
+        self._directory = os.getcwd()
         self._is_up = self._is_closing = False
         self._members: list[Member] = []
         here = next(filter(is_here, hosts), None)
@@ -196,6 +197,16 @@ class Agents:
     def lost(self) -> tuple[str, ...]:
         """Returns the hosts that are lost, or silent."""
         return tuple(each.host for each in self._members if each.is_lost or each.client.is_silent)
+
+    def notes(self) -> list[str]:
+        """Returns what is to be known of the hosts, as sentences."""
+        elsewhere = [
+            f"{each.host} had no directory {self._directory} when the group was started: its "
+            f"processes began in {each.facts.directory}."
+            for each in self._members
+            if each.is_remote and each.facts.directory != self._directory
+        ]
+        return [*map(left_out_text, self.lost()), *elsewhere]
 
     def _member_of(self, process_index: int) -> Member:
         return next(each for each in self._members if process_index in each.indices)

@@ -70,6 +70,7 @@ def test_the_processes_of_a_lost_host_are_replaced_on_the_others(
     with pytest.raises(RaisedError, match=r"Process 2 of 3 \(pid \d+ on hostB\) was lost with its"):
         program.end()
     assert program.do("session.recover().died") == [2]
+    assert "hostB is lost" in program.do("session.group.notes[0]")
     assert program.do("[each.host for each in session.processes]") == ["hostA"] * 3
     assert program.do("session.run('both').value") == "both"
     assert program.do(f"session.run({CELL!r}).value") == 15

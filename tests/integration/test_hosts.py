@@ -180,7 +180,9 @@ def test_a_process_has_its_hosts_variables_and_some_of_the_notebooks(
     here = notebook("hostB", launcher="local", env=env, folder="/root/only-here",
                     asked={"names": ["NAMED"]})  # fmt: skip
     hosts.b.path(".bashrc").unlink()
-    assert here.facts[0]["directory"] == "/root"
+    (told,) = here("agents.notes()")
+    assert told.startswith("hostB had no directory /root/only-here")
+    assert "began in /root." in told
     here("start_engines(1)")
 
     def found() -> list[int]:
