@@ -168,6 +168,7 @@ def test_without_a_group_every_magic_says_what_to_type(notebook: Notebook) -> No
         "--device-per-process 2": "Did you mean '--devices-per-process'?",
         "--timeout -1": "argument --timeout",
         "4": "unknown option '4'. Did you mean `-n 4`?",
+        "--hosts a, b": "A list takes commas without spaces",
     }.items():
         assert said in notebook.bad(f"%spmd_start {line}")
     assert "Did you mean '--keep'?" in notebook.bad("%spmd_restart --kep")
