@@ -384,7 +384,9 @@ def interrupt(soak: Soak) -> None:
     except KeyboardInterrupt:  # before its turn came
         require(seconds == 0, "the cell was never begun")
     timer.join()
-    require(found <= {"KeyboardInterrupt"}, f"{code!r} raised {found}")
+    # A second interrupt gives up who has not answered the first one.
+    given_up = {"NoAnswer"} if any(map(DID_NOT_ANSWER.match, sink.notices)) else set()
+    require(found <= {"KeyboardInterrupt"} | given_up, f"{code!r} raised {found}")
     said = [text for text in sink.notices if not SAID_OF_INTERRUPTS[check].match(text)]
     require(not said, f"jaxnb said: {said}")
     if any(text.startswith("New processes in") for text in sink.notices):
