@@ -50,8 +50,8 @@ test-oldest: $(OLDEST)/.dev ## Run the telling tests on the oldest Python, JAX a
 	@$(OLDEST)/bin/python scripts/run_tests.py -n $(or $(WORKERS),2) --unsteady unsteady-oldest.json \
 	  -m "not timing and not thorough" $(TELLING)
 
-test-all: $(DEV) ## Run every test and every row of the tables (40 minutes; WORKERS=2)
-	@scripts/install_system_packages.sh
+test-all: $(DEV) ## Run every test and every row of the tables (20 minutes; WORKERS=2)
+	@scripts/install_system_packages.sh slurm
 	@$(BIN)/python scripts/run_tests.py -n $(or $(WORKERS),2)
 
 check: ## Say whether .ci/run has passed on the tree of HEAD

@@ -82,7 +82,8 @@ def start(
         num_processes: How many; by default one per GPU, else 4.
         devices_per_process: CPU devices of each process; 1 by default.
         platform: ``"auto"`` (GPUs where there are any), ``"cpu"`` or ``"gpu"``.
-        launcher: How they are started; ``"fork"`` on Linux, ``"local"`` elsewhere.
+        launcher: How they are started; ``"fork"`` on Linux, ``"local"`` elsewhere. ``"slurm"``: on
+            the nodes of the allocation that this process runs in.
         hosts: The hosts to start them on over ssh, as ``"hostA,hostB:4"`` or a list, four processes
             on the second; this host by default. See :doc:`/clusters`.
         env: Variables that processes on other hosts get beside ``JAX_…``, ``XLA_…`` and ``NCCL_…``,

@@ -14,9 +14,9 @@ from jaxnb.model.dispatches import CheckMode
 from jaxnb.model.insight import CheckNans
 
 PLATFORMS = ("auto", "cpu", "gpu")
-LAUNCHERS = ("fork", "local", "ssh")
+LAUNCHERS = ("fork", "local", "ssh", "slurm")
 """``"fork"`` forks processes that have imported jax; with ``"local"`` each imports it by itself;
-``"ssh"`` starts them on other hosts."""
+``"ssh"`` starts them on other hosts, ``"slurm"`` on the nodes of an allocation."""
 COLLECTIVES = ("gloo",)
 CHECKS = get_args(CheckMode)
 DEFAULT_NUM_PROCESSES = 4
@@ -169,13 +169,20 @@ def launcher_of(options: StartOptions) -> str:
         UsageError: There is no launcher of that name, or none of the hosts that it needs.
     """
     asked = options.launcher or default_launcher()
-    if one_of("launcher", asked, LAUNCHERS) != "ssh":
+    if one_of("launcher", asked, LAUNCHERS) not in ("ssh", "slurm"):
         return asked
-    if not options.hosts:
+    if asked == "ssh" and not options.hosts:
         raise UsageError(
             "`--launcher ssh` needs hosts. Nothing was started. Add `--hosts hostA,hostB`."
         )
     return default_launcher()
+
+
+def shown_launcher(options: StartOptions) -> str:
+    """Returns the launcher that a group with these options is said to have."""
+    if options.launcher != "slurm" and options.hosts:
+        return "ssh"
+    return options.launcher or default_launcher()
 
 
 def default_launcher() -> str:

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The browser tests need a Chromium, and libatomic for the Node.js that Playwright brings; the tests
-# of groups over several hosts need an SSH server and `ip`. As root on Debian all are installed, or
-# this fails; elsewhere a line says which tests are left out and how to get what they need.
+# of groups over several hosts need an SSH server and `ip`; those with Slurm its daemons, which are
+# looked for if the word slurm is given. As root on Debian all are installed, or this fails;
+# elsewhere a line says which tests are left out and how to get what they need.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/sbin:/usr/sbin
@@ -37,6 +38,14 @@ if ! { command -v sshd && command -v ip; } >/dev/null; then
   else
     echo "The tests on two hosts are left out: they need root, openssh-server and iproute2" \
       "(Debian: sudo apt-get install openssh-server iproute2)."
+  fi
+fi
+
+if [ "${1:-}" = slurm ] && ! { command -v slurmctld && command -v munged; } >/dev/null; then
+  if [ -n "$installs" ] && [ ! -d /run/systemd/system ]; then
+    packages+=(slurmctld slurmd slurm-client munge)
+  else
+    echo "The tests with Slurm are left out: they need slurmctld, slurmd, slurm-client and munge too."
   fi
 fi
 

@@ -125,7 +125,10 @@ def _add_run(run: Parser) -> None:
     add("-m", dest="module", metavar="MODULE", help="run a module, as python -m does")
     add("-n", type=int, metavar="N", help="processes; default: one per GPU, else 4")
     add("--devices-per-process", type=int, metavar="D", help="CPU devices of each process")
-    add("--platform", default="auto", choices=("auto", "cpu", "gpu"), help="default: auto")
+    add("--platform", default="auto", metavar="P", choices=("auto", "cpu", "gpu"),
+        help="auto, cpu or gpu; default: auto")  # fmt: skip
+    add("--launcher", metavar="L", choices=("fork", "local", "slurm", "ssh"),
+        help="slurm: on the nodes of its allocation")  # fmt: skip
     add("--hosts", default="", metavar="HOSTS", help="run it over ssh on hostA,hostB:2")
     add("--env", action="append", default=[], metavar="NAME=VALUE",
         help="a variable for processes on other hosts")  # fmt: skip
@@ -185,6 +188,7 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
             num_processes=asked.n,
             devices_per_process=asked.devices_per_process,
             platform=asked.platform,
+            launcher=asked.launcher,
             hosts=asked.hosts,
             env=tuple(asked.env),
             compile_cache=asked.compile_cache,
@@ -196,6 +200,7 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
                 own
                 or asked.n
                 or asked.hosts
+                or asked.launcher
                 or asked.env
                 or asked.devices_per_process
                 or asked.timeline
@@ -212,7 +217,7 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
         script = module_of(target, own) if asked.module else script_of(target, own)
         for file in filter(None, (asked.json, asked.timeline)):
             require_writable(file)
-        if not options.hosts:  # this one may not be among them
+        if not (options.hosts or asked.launcher == "slurm"):  # this one may not be among them
             forkclient.start(launcher_of(options))
     except SyntaxError as error:
         sys.stderr.write("".join(traceback.format_exception_only(error)))

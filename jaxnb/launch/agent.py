@@ -1,6 +1,6 @@
 """The agent: the fork server of a group on another host than the notebook's.
 
-It is started as ``python -m jaxnb.launch.agent LAUNCHER``, over ssh say. It writes the line
+It is started as ``python -m jaxnb.launch.agent LAUNCHER``, over ssh or srun. It writes the line
 :data:`~jaxnb.launch.forkclient.BEGINS`, reads a line with the variables that its owner adds to its
 environment, as JSON, makes the group's folder on its host, and is a fork server from then on. It
 knows by the end of its standard input that its owner or the connection has ended, or by the beats
@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from jaxnb.errors import StartError
@@ -70,11 +71,16 @@ class Agent(ForkServer):
             if "directory" in each:
                 each["directory"] = folder_here(each["directory"])
         if command["op"] == "facts":
-            # Other hosts reach this one where ssh did.
-            command.setdefault("peer", os.environ["SSH_CONNECTION"].split()[0])
+            command.setdefault("peer", owner_address(os.environ))
         if command["op"] == "door":
             command["removes"] = True  # on the notebook's host, the notebook does
         super()._execute(command)
+
+
+def owner_address(environment: Mapping[str, str]) -> str:
+    """Returns where this agent was started from: other hosts reach it as that one does."""
+    # srun passes the notebook's variables on, which may have come by ssh themselves.
+    return environment.get("SLURM_LAUNCH_NODE_IPADDR") or environment["SSH_CONNECTION"].split()[0]
 
 
 def folder_here(folder: str) -> str:

@@ -21,6 +21,8 @@ from jaxnb.launch.host import LOOPBACK, Look, continue_command, stopped_text
 from jaxnb.launch.hosts import Agents
 from jaxnb.launch.member import is_here
 from jaxnb.launch.placement import parse_hosts
+from jaxnb.launch.slurm import SRUN
+from jaxnb.launch.ssh import SSH
 from jaxnb.model.cells import JoinRequest
 from jaxnb.model.group import HostFacts
 from jaxnb.options import StartOptions, launcher_of
@@ -72,6 +74,7 @@ class ProcessGroup:
         launcher, self._lost_after = launcher_of(options), options.lost_after
         if options.hosts:
             hosts = [each.name for each in parse_hosts(options.hosts)]
+            self._reach = SRUN if options.launcher == "slurm" else SSH
             names = [each.partition("=")[0] for each in options.env]
             self._fork_server = Agents(
                 hosts,
@@ -79,6 +82,7 @@ class ProcessGroup:
                 launcher=launcher,
                 names=names,
                 lost_after=options.lost_after,
+                reach=self._reach,
             )
         else:
             self._fork_server = take(launcher, self._on_fork_event)
@@ -243,7 +247,7 @@ class ProcessGroup:
     def commands_to_continue(self, process_indices: Iterable[int]) -> dict[int, str]:
         """Returns which of the processes are stopped, and what to type so that each goes on."""
         stopped = self.stopped(process_indices)
-        return {i: continue_command([pid], self.remote_host_of(i)) for i, pid in stopped.items()}
+        return {i: continue_command([pid], self._on_host_of(i)) for i, pid in stopped.items()}
 
     def absent(self, process_indices: Sequence[int]) -> dict[int, str]:
         """Returns which of the processes are stopped, or on a silent host, as a clause each."""
@@ -263,8 +267,13 @@ class ProcessGroup:
             for clause in self._silent(indices).values()
         ]
         stopped = self.stopped(indices)
-        text = stopped_text(stopped, {index: self.remote_host_of(index) for index in stopped})
+        text = stopped_text(stopped, {index: self._on_host_of(index) for index in stopped})
         return ", and ".join(filter(None, [text, *silent]))
+
+    def _on_host_of(self, process_index: int) -> str:
+        """Returns what to type before a command to run it beside a process; or nothing."""
+        host = self.remote_host_of(process_index)
+        return self._reach.on(host) if host else ""
 
     def _silent(self, process_indices: Sequence[int]) -> dict[str, str]:
         if isinstance(self._fork_server, Agents):

@@ -221,15 +221,15 @@ def look(pid: int) -> Look:
     return Look(_STATES.get(status, status), times.user + times.system)
 
 
-def continue_command(pids: Iterable[int], host: str = "") -> str:
+def continue_command(pids: Iterable[int], on: str = "") -> str:
     """Returns what to type so that stopped processes go on.
 
     Args:
         pids: Their process ids.
-        host: Where they are, as ssh takes it; empty for the notebook's host.
+        on: What to type before a command to run it on their host; empty for the notebook's.
     """
     command = f"kill -CONT {' '.join(map(str, pids))}"
-    return f"ssh {host} {command}" if host else command
+    return f"{on} {command}" if on else command
 
 
 def stopped_text(stopped: Mapping[int, int], hosts: Mapping[int, str]) -> str:
@@ -237,7 +237,8 @@ def stopped_text(stopped: Mapping[int, int], hosts: Mapping[int, str]) -> str:
 
     Args:
         stopped: Process index to process id.
-        hosts: Process index to its host, for those on other hosts than the notebook's.
+        hosts: Process index to what to type before a command to run it on its host, for those on
+            other hosts than the notebook's.
     """
     if not stopped:
         return ""

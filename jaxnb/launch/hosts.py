@@ -1,6 +1,7 @@
 """The agents of a group over several hosts, behind the interface of one fork server.
 
-Each host has a fork server, its agent: over ssh, or, on the notebook's own host, as a child. The
+Each host has a fork server, its agent: over ssh or srun, or, on the notebook's own host,
+as a child. The
 group's services run on the first host. Processes are named by their index in the group; their
 agents find the process ids.
 
@@ -29,7 +30,8 @@ from jaxnb.launch.forkclient import NO_LINES, EventHandler, take
 from jaxnb.launch.forwarding import Forwarding
 from jaxnb.launch.host import facts as facts_here
 from jaxnb.launch.member import Member, is_here
-from jaxnb.launch.ssh import SshAgentClient, require_same, travelling
+from jaxnb.launch.remote import Reach, RemoteAgentClient, Start, travelling
+from jaxnb.launch.ssh import SSH
 from jaxnb.model.group import HostFacts
 from jaxnb.options import LOST_SECONDS
 
@@ -63,7 +65,7 @@ class Agents:
     ends in whatever way.
 
     Args:
-        hosts: Their names, as ssh takes them. The notebook's own needs no ssh.
+        hosts: Their names, as what reaches them takes them. The notebook's own needs nothing.
         on_event: Called in reader threads for every event, to which ``host`` is added. If an agent
             ends, it is told of the agent's death, and then of that of each of its processes.
         launcher: ``"fork"`` or ``"local"``.
@@ -71,6 +73,7 @@ class Agents:
         names: Variables of the notebook's environment that processes on other hosts get, beside
             those of JAX, XLA and NCCL.
         lost_after: Seconds without an answer after which a host is given up.
+        reach: What reaches other hosts.
 
     Attributes:
         directory: The group's folder on the notebook's host. Whoever closes this removes it.
@@ -88,9 +91,10 @@ class Agents:
         python: str = "",
         names: Sequence[str] = (),
         lost_after: float = LOST_SECONDS,
+        reach: Reach = SSH,
     ) -> None:
         self.on_event = on_event
-        self._python = python or sys.executable
+        self._python, self._reach = python or sys.executable, reach
         self._names, self._lost_after = names, lost_after
         self._directory = os.getcwd()
         self._is_up = self._is_closing = False
@@ -107,7 +111,7 @@ class Agents:
             self._forwarding = Forwarding(self._members, self._own, self._ask)
             self._is_up = True
             for member in self._members:
-                if isinstance(member.client, SshAgentClient):
+                if isinstance(member.client, RemoteAgentClient):
                     member.client.begin_beats()
         except BaseException:
             with suppress(SessionBrokenError):
@@ -125,13 +129,11 @@ class Agents:
             member.client = own = take(launcher, on_event)
             member.folder = own.directory
             return member
-        member.client = SshAgentClient(
-            member.host,
-            self._python,
-            launcher,
+        member.client = RemoteAgentClient(
+            self._reach,
+            Start(host, self._python, self._directory, launcher, self._lost_after),
             os.path.join(self.directory, f"agent-{len(self._members)}.log"),
             travelling(os.environ, self._names),
-            self._lost_after,
             on_event,
         )
         return member
@@ -145,14 +147,23 @@ class Agents:
         for member, future in zip(self._members, asked, strict=True):
             try:
                 (facts,) = future.result(max(0.0, deadline - time.monotonic()))["facts"]
-                require_same(member.host, self._python, facts, own)
+                if isinstance(member.client, RemoteAgentClient):
+                    self._reach.require_same(member.client.start, facts, own)
                 member.folder, member.address = facts["folder"], facts["address"]
             except TimeoutError:
-                refused.append(no_answer_text(member.host, START_SECONDS))
+                refused.append(self._no_answer_text(member))
             except JaxnbError as error:
                 refused.append(str(error))
         if refused:
             raise StartError("\n".join(refused))
+
+    def _no_answer_text(self, member: Member) -> str:
+        last = member.client.last_lines()
+        return (
+            f"No agent could be started on {member.host}: it has not answered for "
+            f"{START_SECONDS:g} s. Nothing was started. `{self._reach.on(member.host)} true` has "
+            f"to work by itself, and quickly.{'' if last == NO_LINES else chr(10) + last}"
+        )
 
     def publish(self) -> None:
         """Has new sockets reached from other hosts.
@@ -424,14 +435,6 @@ class Agents:
                 late.append(str(error))
         if late:
             raise SessionBrokenError("\n".join(late))
-
-
-def no_answer_text(host: str, seconds: float) -> str:
-    """Returns the refusal of a host that gives no answer."""
-    return (
-        f"No agent could be started on {host}: it has not answered for {seconds:g} s. Nothing was "
-        f"started. `ssh {host} true` has to work by itself, and quickly."
-    )
 
 
 def left_out_text(host: str) -> str:

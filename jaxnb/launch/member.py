@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, field
 
-from jaxnb.launch.forkclient import AgentClient
-from jaxnb.launch.ssh import SshAgentClient
+from jaxnb.launch.forkclient import NO_LINES, AgentClient
+from jaxnb.launch.remote import RemoteAgentClient
 from jaxnb.model.group import HostFacts
 
 
@@ -39,7 +39,7 @@ class Member:
     @property
     def is_remote(self) -> bool:
         """Whether it is another host than the notebook's."""
-        return isinstance(self.client, SshAgentClient)
+        return isinstance(self.client, RemoteAgentClient)
 
     @property
     def silence(self) -> str:
@@ -50,11 +50,15 @@ class Member:
         """Returns why all on it have ended, as a clause.
 
         Args:
-            status: The exit status of ssh, or of the agent.
+            status: The exit status of what reaches it, or of the agent.
         """
         if self.client.is_silent:
             return self.silence
-        return f"the connection to its agent ended with status {status}"
+        last = self.client.last_lines(4)
+        # Slurm writes in stars why it ends a step; then srun writes more.
+        told = next((each for each in last.splitlines() if "***" in each), last.split("\n")[-1])
+        why = "" if last == NO_LINES else f" ({told})"
+        return f"the connection to its agent ended with status {status}{why}"
 
     def give_up(self) -> None:
         """Takes a host that is silent for lost, at once."""
@@ -64,6 +68,6 @@ class Member:
 
 
 def is_here(host: str) -> bool:
-    """Whether a name is that of the notebook's own host, which takes no ssh."""
+    """Whether a name is that of the notebook's own host, which nothing has to reach."""
     name = socket.gethostname()
     return host in ("localhost", name, name.partition(".")[0])

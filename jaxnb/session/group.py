@@ -25,11 +25,12 @@ from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.deaths import Death, death_error
 from jaxnb.launch.folder import OFF, programs_folder
 from jaxnb.launch.placement import Placement, counts_of, parse_hosts, place, place_on_hosts
+from jaxnb.launch.slurm import with_nodes
 from jaxnb.lockstep import settings
 from jaxnb.lockstep.notebook_side import Serials
 from jaxnb.model.cells import StreamChunk
 from jaxnb.model.group import GroupInfo, ProcessInfo, ProcessReport, SessionState
-from jaxnb.options import StartOptions, launcher_of
+from jaxnb.options import StartOptions, shown_launcher
 from jaxnb.session.lifecycle import Lifecycle, Phase, Size, process_infos, require_room
 from jaxnb.session.starting import Progress, Starter, jax_environment
 from jaxnb.session.work import Work, sigint_held
@@ -77,14 +78,14 @@ class Life:
         self.serials = Serials()
         self._work = work
         self._on_join = on_join
-        self.options = options
+        self.options = with_nodes(options)
         self._transport: Transport | None = None
         self.sentinels = Sentinels(b"", ())
         self._owner_pid, self._at_exit = os.getpid(), partial(at_exit, self.close)
         self._replacing = threading.RLock()
         self._make_cluster()
         try:
-            self.options, self.placement, self._notes = _prepared(options, self.cluster)
+            self.options, self.placement, self._notes = _prepared(self.options, self.cluster)
         except BaseException:
             self.close()
             raise
@@ -131,7 +132,7 @@ class Life:
             processes=tuple(self.processes),
             state=self.state,
             platform=platform,
-            launcher="ssh" if self.options.hosts else launcher_of(self.options),
+            launcher=shown_launcher(self.options),
             collectives="nccl" if platform == "gpu" else self.options.collectives,
             jax_version=self.reports[0].jax_version,
             start_seconds=self._start_seconds,

@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from support.hosts import ROOT, Host
@@ -30,17 +31,19 @@ class Program:
 
     Args:
         host: Where it runs.
+        before: What is put before its command line.
+        env: Variables that it gets.
 
     Attributes:
         process: It, as :meth:`~support.hosts.Host.popen` returns it.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, *before: str, env: Mapping[str, str] = {}) -> None:
         paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-        words = [sys.executable, "-m", "support.remote"]
+        words = [*before, sys.executable, "-m", "support.remote"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        env = {"PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"}
-        self.process = host.popen(*words, folder=str(ROOT), env=env, **pipes)
+        own = {"PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"}
+        self.process = host.popen(*words, folder=str(ROOT), env={**own, **env}, **pipes)
 
     def do(self, code: str) -> Any:
         """Has it run code; returns the last line's value as JSON has it.

@@ -213,7 +213,7 @@ def test_who_is_stopped_is_told_with_the_command() -> None:
     assert stopped_text({2: 77}, {}) == "process 2 is stopped: `kill -CONT 77` lets it go on"
     assert stopped_text({0: 5, 2: 77}, {}).endswith("`kill -CONT 5 77` lets them go on")
     assert stopped_text({}, {}) == ""
-    both = stopped_text({0: 5, 2: 77, 3: 78}, {2: "b", 3: "b"})
+    both = stopped_text({0: 5, 2: 77, 3: 78}, {2: "ssh b", 3: "ssh b"})
     assert both.endswith("`kill -CONT 5` and `ssh b kill -CONT 77 78` let them go on")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import Future
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from jaxnb.errors import SessionBrokenError, StartError, UsageError
 from jaxnb.launch.answers import joined, merge, translated
 from jaxnb.launch.placement import AskedHost, parse_hosts, place_on_hosts
-from jaxnb.launch.ssh import refusal, require_same, ssh_command, travelling
+from jaxnb.launch.remote import Start, travelling
+from jaxnb.launch.slurm import SRUN, tasks_of, with_nodes
+from jaxnb.launch.ssh import SSH
 from jaxnb.model.group import HostFacts
 from jaxnb.options import StartOptions
 
@@ -136,7 +139,8 @@ def test_jaxs_variables_travel_and_those_that_the_user_names() -> None:
 
 
 def test_a_folder_with_any_name_is_one_word() -> None:
-    *options, host, command = ssh_command("u@h", "/a b/python", "/it's; rm -rf $HOME", "fork", 60)
+    start = Start("u@h", "/a b/python", "/it's; rm -rf $HOME", "fork", 60)
+    *options, host, command = SSH.command(start)
     assert (options[0], options[-1], host) == ("ssh", "--", "u@h")
     assert command.startswith("exec /bin/sh -c ")
     assert "'/it'\"'\"'s; rm -rf $HOME' '/a b/python' " in command
@@ -194,6 +198,8 @@ def test_several_answers_are_one(answers: list[Any], spared: bool, outcome: Any)
 
 # ---------------------------------------------------------------------- refusals
 
+START = Start("hostB", "/opt/python", "/home", "fork", 60)
+
 
 @pytest.mark.parametrize(
     ("status", "errors", "reason", "then"),
@@ -225,7 +231,7 @@ def test_several_answers_are_one(answers: list[Any], spared: bool, outcome: Any)
     ],
 )  # fmt: skip
 def test_why_there_is_no_agent(status: int, errors: str, reason: str, then: str) -> None:
-    text = refusal("hostB", "/opt/python", status, errors, "Welcome!\n")
+    text = SSH.refusal(START, status, errors, "Welcome!\n")
     first, *shown = text.splitlines()
     assert first.startswith("No agent could be started on hostB: ")
     assert reason in first
@@ -248,7 +254,7 @@ OWN = {"python": "3.13.2", "jax": "0.12.0", "jaxnb": "0.1.0"}
 )
 def test_other_versions_are_refused(theirs: dict[str, str], named: str, then: str) -> None:
     with pytest.raises(StartError) as refused:
-        require_same("hostB", "python3", {**OWN, **theirs}, OWN)
+        SSH.require_same(START, {**OWN, **theirs}, OWN)
     said = str(refused.value)
     assert said.startswith("hostB has ")
     assert named in said
@@ -256,10 +262,44 @@ def test_other_versions_are_refused(theirs: dict[str, str], named: str, then: st
 
 
 def test_another_patch_release_of_python_will_do() -> None:
-    require_same("hostB", "python3", {**OWN, "python": "3.13.0"}, OWN)
+    SSH.require_same(START, {**OWN, "python": "3.13.0"}, OWN)
 
 
 @pytest.mark.parametrize("env", ["=x", "A B=x", "NOBODY_HAS_SET_IT"])
 def test_variables_that_cannot_be_passed_on_are_refused(env: str) -> None:
     with pytest.raises(UsageError, match=r"--env .*Nothing was started"):
         StartOptions(hosts="hostB", env=(env,))
+
+
+# ---------------------------------------------------------------------- Slurm
+
+
+@pytest.mark.parametrize(
+    ("text", "tasks"), [("2(x3),1", [2, 2, 2, 1]), ("4", [4]), ("1,2(x2)", [1, 2, 2]), ("", [])]
+)
+def test_slurms_tasks_are_read(text: str, tasks: list[int]) -> None:
+    assert tasks_of(text) == tasks
+
+
+def test_without_an_allocation_slurm_is_refused() -> None:
+    options = StartOptions(launcher="slurm")
+    for environment in ({}, {"SLURM_JOB_ID": "7"}, {"SLURM_JOB_NODELIST": "a"}):
+        with pytest.raises(UsageError, match=r"takes an allocation.*Nothing was started.*salloc"):
+            with_nodes(options, environment)
+    others = StartOptions(hosts="a")
+    assert with_nodes(others, {}) is others
+
+
+@pytest.mark.parametrize(
+    ("errors", "told"),
+    [
+        ("srun: error: Unable to confirm allocation for job 7: Invalid job id", "has ended"),
+        ("srun: error: x: Requested node configuration is not available", "is no node of the"),
+        ("srun: error: something else", r"srun has failed.*`srun --overlap -N1 -n1 -w hostB true`"),
+        ("No module named 'jaxnb'\nsrun: error: hostB: task 0: Exited with exit code 1",
+         r"no package jaxnb.*`srun --overlap -N1 -n1 -w hostB /opt/python -m pip install"),
+    ],
+)  # fmt: skip
+def test_why_srun_starts_no_agent_is_told(errors: str, told: str) -> None:
+    text = SRUN.refusal(START, 1, errors)
+    assert re.search(f"(?s)No agent could be started on hostB: .*{told}", text), text
