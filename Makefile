@@ -23,12 +23,15 @@ PINS := $(wildcard constraints/*.txt)
 # The oldest Python that is found, with the oldest JAX, IPython, … that pyproject.toml allows.
 OLDEST := .venv-oldest
 
+# The newest of all that is found, and the newest JAX that there is, pre-releases included.
+NEXT := .venv-next
+
 # Every private name of JAX; starts, cells, lockstep, recovery, pulls and pushes.
 TELLING := $(addprefix tests/,unit/test_versions.py \
   $(addprefix integration/test_,jax_internals.py compat.py compile_cache.py pitfalls.py starting.py running.py \
   lockstep.py recover.py pull.py push.py))
 
-.PHONY: help demo lab test test-oldest test-all check $(KINDS:%=test-%) bench soak docs lint format pins clean
+.PHONY: help demo lab test test-oldest test-next test-all check $(KINDS:%=test-%) bench soak docs lint format pins clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
@@ -48,6 +51,11 @@ test: $(DEV) ## Run the tests that decide whether a change goes in (8 minutes; W
 
 test-oldest: $(OLDEST)/.dev ## Run the telling tests on the oldest Python, JAX and Jupyter (2 minutes; WORKERS=2)
 	@$(OLDEST)/bin/python scripts/run_tests.py -n $(or $(WORKERS),2) --unsteady unsteady-oldest.json \
+	  -m "not timing and not thorough" $(TELLING)
+
+test-next: $(NEXT)/.dev ## Run the same tests on the newest pre-release of JAX (2 minutes; WORKERS=2)
+	@scripts/install.sh $(NEXT) next "the newest JAX" jax jaxlib
+	@$(NEXT)/bin/python scripts/run_tests.py -n $(or $(WORKERS),2) --unsteady unsteady-next.json \
 	  -m "not timing and not thorough" $(TELLING)
 
 test-all: $(DEV) ## Run every test and every row of the tables (20 minutes; WORKERS=2)
@@ -94,7 +102,7 @@ pins: $(DEV) ## Write constraints/ anew: what is newest today, and the oldest th
 	@scripts/pin_constraints.sh $(BIN)/uv
 
 clean: ## Remove what the other targets made, .venv included
-	rm -rf .venv .venv-oldest .stamps .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache \
+	rm -rf .venv .venv-oldest .venv-next .stamps .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache \
 	  dist build docs/_build docs/jupyter_execute notebooks/executed benchmarks/results
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
@@ -114,4 +122,11 @@ $(OLDEST)/bin/python:
 
 $(OLDEST)/.dev: pyproject.toml $(PINS) | $(OLDEST)/bin/python
 	@scripts/install.sh $(OLDEST) oldest "jaxnb with the oldest JAX that it supports" -e '.[plot,test]'
+	@touch $@
+
+$(NEXT)/bin/python:
+	@scripts/make_venv.sh $(NEXT) newest
+
+$(NEXT)/.dev: pyproject.toml $(PINS) | $(NEXT)/bin/python
+	@scripts/install.sh $(NEXT) newest "jaxnb, for the newest JAX," -e '.[plot,test]'
 	@touch $@
