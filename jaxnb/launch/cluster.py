@@ -21,9 +21,10 @@ from jaxnb.launch.host import LOOPBACK, Look, continue_command, stopped_text
 from jaxnb.launch.hosts import Agents
 from jaxnb.launch.member import is_here
 from jaxnb.launch.placement import parse_hosts
+from jaxnb.launch.scratch import MEMORY
 from jaxnb.launch.slurm import SRUN
 from jaxnb.launch.ssh import SSH
-from jaxnb.model.cells import JoinRequest
+from jaxnb.model.cells import JoinRequest, StreamChunk
 from jaxnb.model.group import HostFacts
 from jaxnb.options import StartOptions, launcher_of
 
@@ -315,12 +316,10 @@ class ProcessGroup:
 
     # ------------------------------------------------------------------ variables on their way
 
-    def make_scratch(
-        self, sizes: Mapping[int, int], sharing: Collection[str] = ()
-    ) -> dict[int, Path]:
-        """Makes a folder on each host for the variables of its processes.
+    def make_scratch(self, sizes: Mapping[int, int], sharing: Collection[str] = ()) -> Path:
+        """Makes a folder for the variables of processes: one of the same path on each host.
 
-        It is removed by :meth:`end_scratch`, by another call of this, when the group is closed
+        They are removed by :meth:`end_scratch`, by another call of this, when the group is closed
         before :meth:`complete_scratch`, and in any case when this process ends.
 
         Args:
@@ -328,7 +327,7 @@ class ProcessGroup:
             sharing: The hosts that :meth:`share_scratch` will copy all of them to.
 
         Returns:
-            Process index to the folder on its host.
+            Their path.
 
         Raises:
             NotEnoughMemoryError: A host has no room for them.
@@ -337,8 +336,15 @@ class ProcessGroup:
         for host in sharing:
             own = [index for index in sizes if self.host_of(index) == host]
             needed[own[0]] += sum(sizes.values()) - sum(sizes[index] for index in own)
-        folders = self._ask("scratch", sizes=[*needed.items()])["folders"]
-        return {index: Path(folder) for index, folder in folders}
+        asked: dict[str, Any] = {
+            "sizes": [*needed.items()],
+            "name": f"jaxnb-{secrets.token_hex(8)}",
+        }
+        folders = {*map(Path, self._ask("scratch", place="", **asked)["folders"])}
+        if len(folders) > 1:  # some host has no room in memory
+            on_disk = next(each.parent for each in folders if each.parent != MEMORY)
+            folders = {*map(Path, self._ask("scratch", place=str(on_disk), **asked)["folders"])}
+        return folders.pop()
 
     def share_scratch(
         self, files: Mapping[int, str], hosts: Collection[str], step: Callable[[], None]
@@ -364,9 +370,9 @@ class ProcessGroup:
         """
         self._ask("scratch_complete", name=name, text=text)
 
-    def hold_scratch(self, folders: Mapping[int, Path]) -> None:
+    def hold_scratch(self, folder: Path) -> None:
         """Takes over complete folders from a group before this one."""
-        self._ask("scratch_hold", folders=[(i, str(folder)) for i, folder in folders.items()])
+        self._ask("scratch_hold", folder=str(folder))
 
     def end_scratch(self, *, keeps: bool) -> None:
         """Removes the folders, or leaves them for good if they are complete."""

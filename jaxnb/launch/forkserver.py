@@ -22,7 +22,7 @@ there is no room for it):
         process index.
     ``facts``: answer what this host has: see :class:`~jaxnb.model.group.HostFacts`.
     ``scratch``: make the folder for variables on their way to the next engines; answers with its
-        path, by process index. ``scratch_read`` answers bytes of a file in it, ``scratch_append``
+        path. ``scratch_read`` answers bytes of a file in it, ``scratch_append``
         writes bytes that another host has answered, ``scratch_complete`` writes a last file,
         ``scratch_hold`` takes over a folder of an earlier server, and ``scratch_end`` removes it,
         or leaves it for good.
@@ -213,9 +213,9 @@ class ForkServer(ForkLoop):
         self._emit(reply=command["id"], names=names)
 
     def _do_scratch(self, command: dict[str, Any]) -> None:
-        sizes = dict(command["sizes"])
-        folder = self._scratch.make(sum(sizes.values()))
-        self._emit(reply=command["id"], folders=[(index, folder) for index in sizes])
+        nbytes = sum(size for _, size in command["sizes"])
+        folder = self._scratch.make(nbytes, command["name"], command["place"])
+        self._emit(reply=command["id"], folders=[folder])
 
     def _do_scratch_read(self, command: dict[str, Any]) -> None:
         data = self._scratch.read(command["name"], command["start"], command["size"])
@@ -230,7 +230,7 @@ class ForkServer(ForkLoop):
         self._emit(reply=command["id"])
 
     def _do_scratch_hold(self, command: dict[str, Any]) -> None:
-        self._scratch.hold(command["folders"][0][1])
+        self._scratch.hold(command["folder"])
         self._emit(reply=command["id"])
 
     def _do_scratch_end(self, command: dict[str, Any]) -> None:

@@ -49,7 +49,6 @@ SPLIT: Mapping[str, tuple[str, Callable[[Any], int]]] = {
     "engines": ("starts", lambda start: start["join"]["process_index"]),
     "signal": ("processes", lambda index: index),
     "scratch": ("sizes", lambda pair: pair[0]),
-    "scratch_hold": ("folders", lambda pair: pair[0]),
 }
 """Commands of which each agent gets the part of its processes: the list that is split, and to which
 process one of its entries belongs. All others go to all agents."""
@@ -273,7 +272,8 @@ class Agents:
                 op, lambda answer: read(self._seen(first, answer)), **arguments
             )
         spared = op in SPARES_THE_LOST
-        everywhere = self._all() if op == "stop" else self._members
+        is_of_notebook = op == "stop" or op.startswith("scratch")
+        everywhere = self._all() if is_of_notebook else self._members
         if op not in ("signal", "look"):
             for each in everywhere:
                 each.give_up()  # if it is silent: nothing waits for it
@@ -295,7 +295,7 @@ class Agents:
             asked = {
                 each.host: self._ask(each, op, **{**arguments, name: parts[each.host]})
                 for each in members
-                if parts[each.host]
+                if parts[each.host] or op == "scratch"
             }
         return joined(asked, read, spared=spared)
 

@@ -26,13 +26,15 @@ class Scratch:
         self._owner_pid = owner_pid
         self._folder, self._is_whole = "", False
 
-    def make(self, nbytes: int) -> str:
+    def make(self, nbytes: int, name: str, place: str = "") -> str:
         """Makes the folder, which only this user can enter: in memory if there is room.
 
         The one before it is removed, if there still is one.
 
         Args:
             nbytes: The size of the variables.
+            name: Its name, which nobody can guess.
+            place: Where it must be, whatever room there is in memory.
 
         Returns:
             Its path.
@@ -41,8 +43,12 @@ class Scratch:
             NotEnoughMemoryError: There is no room for them.
         """
         self.end()
-        self._folder = tempfile.mkdtemp(prefix="jaxnb-", dir=_with_room(nbytes))
-        mark(self._folder, self._owner_pid)
+        self._folder = str(_with_room(nbytes, place) / name)
+        try:
+            os.mkdir(self._folder, 0o700)
+            mark(self._folder, self._owner_pid)
+        except OSError as error:
+            raise self._no_room(error) from None
         return self._folder
 
     def read(self, name: str, start: int, size: int) -> bytes:
@@ -98,12 +104,16 @@ class Scratch:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _with_room(nbytes: int) -> Path:
+MEMORY = Path("/dev/shm")
+"""Where files are in memory."""
+
+
+def _with_room(nbytes: int, only: str) -> Path:
     """Returns where there is room for a second copy of variables: in memory, or on the disk."""
-    memory, disk = Path("/dev/shm"), Path(tempfile.gettempdir())
-    rooms = {disk: shutil.disk_usage(disk).free}
-    if os.access(memory, os.W_OK):
-        rooms = {memory: min(shutil.disk_usage(memory).free, available_bytes())} | rooms
+    disk = Path(only or tempfile.gettempdir())
+    rooms = {disk: shutil.disk_usage(disk).free if disk.is_dir() else 0}
+    if os.access(MEMORY, os.W_OK) and not only:
+        rooms = {MEMORY: min(shutil.disk_usage(MEMORY).free, available_bytes())} | rooms
     for place, room in rooms.items():
         if nbytes < room:
             return place

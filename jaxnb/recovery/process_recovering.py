@@ -302,17 +302,15 @@ def packed(process: ThisProcess, **attempt: Any) -> messages.Measured | messages
     return _packing.told()
 
 
-def written(
-    process: ThisProcess, *, folders: Sequence[tuple[int, str]]
-) -> messages.StateFile | messages.Refused | None:
+def written(process: ThisProcess, *, folder: str) -> messages.StateFile | messages.Refused | None:
     """Begins to write what was packed to a file; tells of it once it is there.
 
     Args:
         process: This process.
-        folders: The index of each process, and the directory on its host.
+        folder: The directory on its host.
     """
     assert _packing is not None
-    return _packing.written(Path(dict(folders)[process.index]) / files.name_of(process.index))
+    return _packing.written(Path(folder) / files.name_of(process.index))
 
 
 def drop(process: ThisProcess) -> None:

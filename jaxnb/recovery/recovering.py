@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -155,18 +155,18 @@ class Carrier:
                 return Packed(answers, given_up)
             gone |= now_gone  # those lost meanwhile held parts of arrays too: pack again
 
-    def write(self, packed: Packed, folders: Mapping[int, Path]) -> dict[int, messages.StateFile]:
+    def write(self, packed: Packed, folder: Path) -> dict[int, messages.StateFile]:
         """Has the processes write what they have packed.
 
         Args:
             packed: What they have packed.
-            folders: Process index to the directory that it writes to.
+            folder: The directory on each host that they write to.
 
         Raises:
             JaxnbError: One could not, or has died; nothing else has changed.
         """
         given_up: dict[int, str] = {}
-        told = {"folders": [(i, str(folder)) for i, folder in folders.items()]}
+        told = {"folder": str(folder)}
         answers = self._until_all(packed.processes, "write", told, given_up)
         if missing := packed.processes.keys() - answers.keys():
             ended = ((i, given_up.get(i, "has died")) for i in sorted(missing))
@@ -320,14 +320,11 @@ class Recovery:
         sharing = self.cluster().hosts_after(readers)
         with scratch(self.cluster, sizes, sharing) as room:
             with self._dropped_if_it_fails():
-                files = self.carrier.write(packed, room.folders)
-                paths = {i: room.folders[i] / file.name for i, file in files.items()}
+                files = self.carrier.write(packed, room.folder)
+                paths = {i: room.folder / file.name for i, file in files.items()}
                 self._require_fit(paths)
                 names = {i: file.name for i, file in files.items()}
                 self.cluster().share_scratch(names, sharing, self._require_not_interrupted)
-                for i, file in files.items():
-                    if room.folders[i] != room.first:
-                        files[i] = replace(file, name=str(paths[i]))
                 saver = Saver(self.channel(self.interrupted), self.group())
                 manifest, told = saver.manifest(packed.processes, files)
                 room.complete(manifest)
@@ -337,20 +334,20 @@ class Recovery:
             self.interrupted.clear()
             try:
                 found = self._in_new_group(
-                    paths, room.folders, packed, told, saver.facts, apart, unended, started
+                    paths, packed, told, saver.facts, apart, unended, started
                 )
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(
                     "Interrupted while the new processes took the variables over: using one that "
-                    "is missing raises an error. All are in "
-                    f"{room.first}: `%spmd_load {room.first}` binds them. Then remove the folder."
+                    f"is missing raises an error. All are in {room.folder}{room.on_hosts}: "
+                    f"`%spmd_load {room.folder}` binds them. Then remove the folder."
                 ) from None
             except JaxnbError as error:
                 reason = str(error).partition(" Type `%")[0]
                 raise JaxnbError(
                     f"The new processes could not take the variables. {reason} Those of all "
-                    f"processes are in {room.first}. Type `%spmd_restart`, then `%spmd_load "
-                    f"{room.first}`; then remove the folder."
+                    f"processes are in {room.folder}{room.on_hosts}. Type `%spmd_restart`, then "
+                    f"`%spmd_load {room.folder}`; then remove the folder."
                 ) from error
         if was_interrupted:
             raise RecoveryInterrupted(found)
@@ -403,7 +400,6 @@ class Recovery:
     def _in_new_group(
         self,
         paths: Mapping[int, Path],
-        folders: Mapping[int, Path],
         packed: Packed,
         told: Told,
         before: Facts,
@@ -415,13 +411,13 @@ class Recovery:
         died = tuple(i for i in range(before.num_processes) if i not in paths)
         self.progress("unpacking", format_bytes(packed.nbytes))
         saver = Saver(channel, self.group())
-        taken = saver.bind(paths, before, maps=True, folders=folders)
+        taken = saver.bind(paths, before, maps=True)
         given: tuple[str, ...] = ()
         missing: dict[str, str] = {}
         if died and paths:
             self.progress("giving variables", f"to {processes_label(died)}")
             given, missing = common(channel, paths.keys())
-            taken |= saver.fill(paths, given, missing, folders)
+            taken |= saver.fill(paths, given, missing)
         lost = lost_here(told.lost, before.num_processes, saver.num_processes)
         lost += messages.losses({i: answer.lost for i, answer in taken.items()})
         known: dict[str, set[int]] = {}

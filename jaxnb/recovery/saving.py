@@ -181,7 +181,6 @@ class Saver:
         names: Sequence[str] = (),
         *,
         maps: bool = False,
-        folders: Mapping[int, Path] | None = None,
     ) -> dict[int, Taken]:
         """Has processes bind the variables of files, which are as they were written.
 
@@ -193,7 +192,6 @@ class Saver:
             saved_by: The group that has saved them.
             names: The variables; all if there are none.
             maps: Nobody else writes to the files: what is bound may stay in them.
-            folders: Process index to the directory on its host, where it finds those of others.
 
         Raises:
             JaxnbError: One gave no answer; or something does not fit, and nothing is bound.
@@ -201,11 +199,9 @@ class Saver:
         if saved_by.size == self.facts.size:
             sources = {i: Source(i, {i: str(path)}, 0, tuple(names)) for i, path in paths.items()}
         else:
-            how = saved_by.num_devices, tuple(names)
-            seen = {i: _seen(paths, folders, i) for i in range(self.num_processes)}
-            sources = {
-                i: Source(i if i in paths else min(paths), each, *how) for i, each in seen.items()
-            }
+            how = _all_of(paths), saved_by.num_devices, tuple(names)
+            everyone = range(self.num_processes)
+            sources = {i: Source(i if i in paths else min(paths), *how) for i in everyone}
             asked = {i: {"source": source} for i, source in sources.items()}
             _require_done(self._each("fits", "looked at", asked), "Nothing was loaded")
         return self._load_each(sources, "and other processes have theirs. Load again.", maps=maps)
@@ -215,7 +211,6 @@ class Saver:
         paths: Mapping[int, Path],
         names: tuple[str, ...],
         missing: Mapping[str, str],
-        folders: Mapping[int, Path],
     ) -> dict[int, Taken]:
         """Has processes that have no file bind what all others hold equal.
 
@@ -223,14 +218,13 @@ class Saver:
             paths: The files of the others, as they were bound.
             names: What they hold equal.
             missing: What they do not, and why.
-            folders: As for :meth:`bind`.
 
         Raises:
             JaxnbError: One gave no answer.
         """
         chosen = names or ("",)  # no names would mean all
         sources = {
-            i: Source(min(paths), _seen(paths, folders, i), 0, chosen, missing)
+            i: Source(min(paths), _all_of(paths), 0, chosen, missing)
             for i in range(self.num_processes)
             if i not in paths
         }
@@ -285,12 +279,7 @@ class Saver:
         return json.dumps(manifest, indent=1), Told(variables, lost, only)
 
 
-def _seen(
-    paths: Mapping[int, Path], folders: Mapping[int, Path] | None, reader: int
-) -> dict[int, str]:
-    """Returns the files as a process finds them."""
-    if folders is not None:
-        paths = {i: folders[reader] / path.name for i, path in paths.items()}
+def _all_of(paths: Mapping[int, Path]) -> dict[int, str]:
     return {i: str(path) for i, path in paths.items()}
 
 

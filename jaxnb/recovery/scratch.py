@@ -1,9 +1,9 @@
-"""Directories for the variables of a group on their way to the next: one on each host."""
+"""The directory for the variables of a group on their way to the next: one on each host."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,24 +13,27 @@ from jaxnb.recovery.files import MANIFEST
 
 
 class Scratch:
-    """Directories which the hosts' fork servers have made.
+    """Directories which the hosts' fork servers have made, all of the same path.
+
+    The notebook's host has one too, if no process is on it.
 
     Args:
         cluster: Returns the group's processes of now, for the system.
-        folders: Process index to the directory on its host.
+        folder: Their path.
+        hosts: The hosts of the processes; none if that is this host alone.
 
     Attributes:
-        folders: See above.
-        first: The directory on the notebook's host; if no process is on it, the first process's.
+        folder: See above.
+        on_hosts: On which hosts they are, as the end of a clause; empty if that is this host alone.
         is_whole: All variables are in them.
     """
 
-    def __init__(self, cluster: Callable[[], ProcessGroup], folders: Mapping[int, Path]) -> None:
-        self._cluster, self.folders, self.is_whole = cluster, folders, False
-        group = cluster()
-        self._on_hosts = {group.host_of(i): folder for i, folder in folders.items()}
-        here = (folder for i, folder in folders.items() if not group.remote_host_of(i))
-        self.first = next(here, next(iter(folders.values())))
+    def __init__(
+        self, cluster: Callable[[], ProcessGroup], folder: Path, hosts: Iterable[str]
+    ) -> None:
+        self._cluster, self.folder, self.is_whole = cluster, folder, False
+        names = " and ".join(dict.fromkeys(filter(None, hosts)))
+        self.on_hosts = f" on {names}" if names else ""
 
     def complete(self, manifest: str) -> None:
         """Writes what tells of the files: even a close of the group leaves them from now on.
@@ -46,17 +49,15 @@ class Scratch:
 
         The directories are those of the new processes from now on.
         """
-        group = self._cluster()
-        self.folders = {i: self._on_hosts[group.host_of(i)] for i in group.pids}
-        group.hold_scratch(self.folders)
+        self._cluster().hold_scratch(self.folder)
 
     def end(self, *, keeps: bool = False) -> None:
         """Removes them, or leaves them for good: then nobody removes them at this process's end."""
         try:
             self._cluster().end_scratch(keeps=keeps)
         except SessionBrokenError:  # a server that was killed has left them
-            for folder in {*self.folders.values()} if not keeps else ():
-                shutil.rmtree(folder, ignore_errors=True)
+            if not keeps:
+                shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @contextmanager
@@ -76,16 +77,21 @@ def scratch(
     Raises:
         NotEnoughMemoryError: There is no room for them.
     """
-    found = Scratch(cluster, cluster().make_scratch(sizes, sharing))
+    group = cluster()
+    hosts = list(map(group.host_of, sizes))
+    if all(map(group.remote_host_of, sizes)):
+        hosts.append("this machine")
+    found = Scratch(cluster, group.make_scratch(sizes, sharing), hosts)
     try:
         yield found
     except BaseException as error:
         found.end(keeps=found.is_whole)
-        folder = found.first
+        folder = found.folder
         if found.is_whole and str(folder) not in str(error):  # which tells of it else
             error.add_note(
-                f"The variables are in {folder}: in a group of this size (`%spmd_start`, unless "
-                f"there still is one), `%spmd_load {folder}` binds them. Then remove it."
+                f"The variables are in {folder}{found.on_hosts}: in a group of this size there "
+                f"(`%spmd_start`, unless there still is one), `%spmd_load {folder}` binds them. "
+                "Then remove it."
             )
         raise
     found.end()

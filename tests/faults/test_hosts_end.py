@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -158,6 +159,77 @@ def test_a_host_is_given_up_after_as_many_seconds_as_was_said(hosts: Hosts) -> N
 def test_a_link_that_comes_back_loses_nothing(program: Program, hosts: Hosts) -> None:
     program.do(INTERRUPTED)
     runs, told = hosts.shared / "runs", hosts.shared / "told"
+SHOWS = """
+import signal
+
+def show(text):
+    said.append(text)
+    if "hostB has not answered" in text:
+        signal.raise_signal(signal.SIGINT)
+
+session.show_waits_by(show)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("moved", ["session.pull('both')", "session.push(both='both')"])
+def test_an_interrupt_ends_a_pull_or_push_that_waits_for_a_silent_host(
+    program: Program, hosts: Hosts, moved: str
+) -> None:
+    program.do(SHOWS)
+    hosts.cut()
+    with pytest.raises(RaisedError, match="KeyboardInterrupt"):
+        program.do(moved)
+    told = program.do("said")
+    assert any("waits for process 2: no answer for" in each for each in told), told
+    assert program.do("session.state") == "ready"
+    hosts.restore()
+    assert program.do("session.pull('both')") == "both"
+    assert program.do(f"session.run({CELL!r}).value") == 15
+
+
+FAILS_ONCE = """
+import os
+def unpacked():
+    import os
+    if os.path.exists({flag!r}): os.kill(os.getpid(), 9)
+    return "unpacked"
+class Fails:
+    def __reduce__(self): return unpacked, ()
+if process_index == 1: fails = Fails()
+mine = process_index
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("on", "told"),
+    [("hostA:1,hostB:1", "hostA and hostB"), ("hostB:2", "hostB and this machine")],
+)
+def test_variables_that_new_processes_could_not_take_are_loaded_as_the_error_says(
+    hosts: Hosts, on: str, told: str
+) -> None:
+    program, flag = Program(hosts.a), hosts.shared / "flag"
+    program.do(START.replace("3, hosts='hostA:2,hostB:1'", f"2, hosts={on!r}"))
+    flag.touch()
+    program.do(f"session.run({FAILS_ONCE.format(flag=str(flag))!r})")
+    with pytest.raises(RaisedError, match="new processes could not take the variables") as error:
+        program.do("session.recover()")
+    flag.unlink()
+    found = re.search(r"are in (\S+) on (.*)\. Type `%spmd_restart`, then `%spmd_load (\S+)`",
+                      str(error.value))  # fmt: skip
+    assert found
+    folder, names, loaded = found.groups()
+    assert (folder, names) == (loaded, told)
+    program.do("session.restart()")
+    program.do(f"session.load({loaded!r})")
+    assert program.do("session.run('mine == process_index').value") is True
+    assert program.do("session.run('fails', ranks=[1]).value") == "unpacked"
+    program.close()
+    for host in (hosts.a, hosts.b):
+        host.run("rm", "-r", folder)
+
+
     # The cell ends once the link was seen to be cut, and is there again.
     cell = (
         "import os\nfrom jax.experimental.multihost_utils import broadcast_one_to_all as first\n"

@@ -96,13 +96,11 @@ def test_a_look_tells_states_and_processor_time_by_process_index(session: Sessio
 
 def test_scratch_is_of_this_user_and_one_at_a_time(start: Start) -> None:
     group = start()
-    folders = group.make_scratch({0: 1000, 1: 2000})
-    (folder,) = {*folders.values()}
-    assert [*folders] == [0, 1]
+    folder = group.make_scratch({0: 1000, 1: 2000})
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert owner_lives(folder)
     assert (folder / "owner").read_text().split()[0] == str(os.getpid())
-    (other,) = {*group.make_scratch({0: 1}).values()}
+    other = group.make_scratch({0: 1})
     assert not folder.exists()
     assert other.exists()
     group.end_scratch(keeps=True)  # it is not complete
@@ -111,7 +109,7 @@ def test_scratch_is_of_this_user_and_one_at_a_time(start: Start) -> None:
 
 def test_scratch_that_is_not_complete_ends_with_the_group(start: Start) -> None:
     group = start()
-    folder = group.make_scratch({0: 1})[0]
+    folder = group.make_scratch({0: 1})
     (folder / "process-00000").touch()
     group.close()
     assert not folder.exists()
@@ -121,7 +119,7 @@ def test_scratch_that_is_not_complete_ends_with_the_group(start: Start) -> None:
 def test_complete_scratch_outlives_the_group(start: Start, end: str) -> None:
     """Who knows where it is lives on; a group after this one may hold it, and remove it."""
     group = start()
-    folders = group.make_scratch({0: 1})
+    folder = group.make_scratch({0: 1})
     group.complete_scratch("last", "all are there")
     if end == "close":
         group.close()
@@ -129,17 +127,17 @@ def test_complete_scratch_outlives_the_group(start: Start, end: str) -> None:
         server = psutil.Process(group.helper_pids()["fork server"])
         server.terminate()
         until(lambda: not server.is_running(), "the fork server had ended")
-    assert (folders[0] / "last").read_text() == "all are there"
+    assert (folder / "last").read_text() == "all are there"
     another = start()
-    another.hold_scratch(folders)
-    assert folders[0].exists()
+    another.hold_scratch(folder)
+    assert folder.exists()
     another.end_scratch(keeps=False)
-    assert not folders[0].exists()
+    assert not folder.exists()
 
 
 def test_scratch_that_is_kept_is_removed_by_nobody(start: Start) -> None:
     group = start()
-    folder = group.make_scratch({0: 1})[0]
+    folder = group.make_scratch({0: 1})
     group.complete_scratch("last", "")
     group.end_scratch(keeps=True)
     group.make_scratch({0: 1})
@@ -152,7 +150,7 @@ def test_scratch_without_room_is_refused(start: Start) -> None:
     group = start()
     with pytest.raises(NotEnoughMemoryError, match=r"take 4096 PiB, and there is no room .* Noth"):
         group.make_scratch({0: 1 << 61, 1: 1 << 61})
-    folder = group.make_scratch({0: 1})[0]
+    folder = group.make_scratch({0: 1})
     shutil.rmtree(folder)
     with pytest.raises(NotEnoughMemoryError, match=rf"to {folder} \(No such file .* Nothing"):
         group.complete_scratch("last", "")
@@ -169,12 +167,12 @@ def fail(group: ProcessGroup, begin: Callable[[Scratch], object]) -> tuple[Path,
             begin(made)
             raise Full
     except Full as error:
-        return made.first, getattr(error, "__notes__", [])
+        return made.folder, getattr(error, "__notes__", [])
 
 
 def test_scratch_is_kept_only_with_whole_variables(start: Start) -> None:
     group = start()
-    folder, notes = fail(group, lambda made: (made.first / "process-00000").touch())
+    folder, notes = fail(group, lambda made: (made.folder / "process-00000").touch())
     assert notes == []
     assert not folder.exists()
     folder, notes = fail(group, lambda made: made.complete("all are there"))
@@ -190,7 +188,7 @@ def test_scratch_goes_though_the_fork_server_was_killed(start: Start) -> None:
         server = psutil.Process(group.helper_pids()["fork server"])
         server.kill()
         until(lambda: not server.is_running(), "the fork server had ended")
-        assert made.first.exists()
+        assert made.folder.exists()
 
     folder, _ = fail(group, kill)
     assert not folder.exists()
