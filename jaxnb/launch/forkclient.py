@@ -7,6 +7,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import threading
 import weakref
@@ -197,8 +198,8 @@ class AgentClient:
     def silence(self, seconds: float) -> str:
         """Returns that it has not answered for so long, and what to type."""
         return (
-            f"{self.name} (pid {self.pid}) has not answered for {seconds:g} s. If it is stopped, "
-            f"`kill -CONT {self.pid}` lets it go on; then type `%spmd_restart`."
+            f"{self.name} (pid {self.pid}) has not answered for {seconds:g} s: this machine is too "
+            "busy. Type `%spmd_restart`."
         )
 
     def end(self) -> None:
@@ -318,6 +319,13 @@ class ForkServerClient(AgentClient):
         except BaseException:
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
+
+    def request(
+        self, op: str, read: Callable[[dict[str, Any]], Any] = dict, **arguments: Any
+    ) -> Future[Any]:
+        """Sends a command, and has the server go on if it was stopped: all would wait for it."""
+        self._process.send_signal(signal.SIGCONT)
+        return super().request(op, read, **arguments)
 
 
 _server: ForkServerClient | None = None

@@ -260,11 +260,21 @@ class ForkServer(ForkLoop):
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_fds[0], 1 << 12)
         with contextlib.suppress(ChildProcessError):  # there are none
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                child = self._children.pop(ended[0], None)
-                if child is not None:  # else an adopted orphan
-                    self._on_death(child, os.waitstatus_to_exitcode(ended[1]))
+            while (found := os.waitpid(-1, os.WNOHANG | os.WUNTRACED))[0]:
+                pid, status = found
+                if os.WIFSTOPPED(status):
+                    self._on_stop(pid)
+                elif (child := self._children.pop(pid, None)) is not None:  # else an orphan's
+                    self._on_death(child, os.waitstatus_to_exitcode(status))
         self._answer_stops()
+
+    def _on_stop(self, pid: int) -> None:
+        """Has a child that was stopped go on, if it serves the group: all would wait for it.
+
+        Engines are the user's to stop.
+        """
+        if (child := self._children.get(pid)) is not None and child.role != "engine":
+            os.kill(pid, signal.SIGCONT)
 
     def _on_death(self, child: Child, status: int) -> None:
         self._on_output(child)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -204,6 +205,7 @@ class RemoteAgentClient(AgentClient):
                 self.silent_seconds = 0.0
                 answer = self.request("beat", ends_after=ends_after)
                 continue
+            self._process.send_signal(signal.SIGCONT)  # what reaches the host may be stopped
             self.silent_seconds += BEAT_SECONDS
             if self.silent_seconds >= self.start.lost_after:
                 self.give_up()

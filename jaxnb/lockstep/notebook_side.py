@@ -68,14 +68,12 @@ class Looker:
     Args:
         conductor: Where it listens.
         num_processes: Size of the group.
-        pid: The conductor's process id.
 
     Attributes:
         waits: Who waited when it was last asked; None if that is not known.
     """
 
-    def __init__(self, conductor: Path, num_processes: int, pid: int) -> None:
-        self._pid = pid
+    def __init__(self, conductor: Path, num_processes: int) -> None:
         self._path, self._question = conductor, Packets(num_processes).pack(Ask())
         self._connection: Connection | None = None
         self._asked_at: float | None = None
@@ -96,12 +94,10 @@ class Looker:
         except (OSError, WireError):  # it has ended, which is told of as the group's death
             self.close()
 
-    def silent(self) -> tuple[float, int] | None:
-        """Returns for how long the conductor has not answered, and its process id, or None."""
-        if self._asked_at is None:
-            return None
-        seconds = time.monotonic() - self._asked_at
-        return (seconds, self._pid) if seconds >= SILENT_SECONDS else None
+    def silent_seconds(self) -> float:
+        """Returns for how long the conductor has not answered; 0 if it is not silent."""
+        seconds = 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
+        return seconds if seconds >= SILENT_SECONDS else 0.0
 
     def close(self) -> None:
         """Hangs up."""

@@ -346,8 +346,8 @@ class Panel:
         """
         if self._looker is None:
             return None
-        if silent := self._looker.silent():
-            return silent_reason(*silent)
+        if seconds := self._looker.silent_seconds():
+            return silent_reason(seconds)
         askings = self._askings()
         is_one_at_work = self._standing.all_seconds() < WAIT_SECONDS
         if is_one_at_work or any(each.lane == "main" for each in askings):

@@ -229,6 +229,5 @@ class Reach:
         """Returns what asks the conductor who waits in a cell; None where it is not asked."""
         if not self.is_recorded(request) or self.num_processes < 2:
             return None
-        cluster = self._life.cluster
-        pid = cluster.helper_pids()["service"]
-        return Looker(conductor_beside(cluster.service_address), self.num_processes, pid)
+        conductor = conductor_beside(self._life.cluster.service_address)
+        return Looker(conductor, self.num_processes)

@@ -205,11 +205,10 @@ def threads_reason(askings: Sequence[Asking]) -> Reason | None:
     return Reason(f"{text}inputs of the one program differ on processes {who}.", "input")
 
 
-def silent_reason(seconds: float, pid: int) -> Reason:
+def silent_reason(seconds: float) -> Reason:
     """Returns what is said of a conductor that does not answer."""
     return Reason(
-        f"The conductor (pid {pid}), which lets processes dispatch, has not answered for "
-        f"{seconds:.0f} s: it is stopped, or the machine is too busy. `kill -CONT {pid}` lets a "
-        "stopped one go on.",
+        f"The conductor, which lets processes dispatch, has not answered for {seconds:.0f} s: its "
+        "host is too busy, or not reached.",
         "slow",
     )

@@ -23,7 +23,7 @@ from jaxnb.options import StartOptions
 from jaxnb.recovery.files import MANIFEST
 from jaxnb.recovery.scratch import Scratch, scratch
 from jaxnb.session import Session
-from support.fixtures import until
+from support.fixtures import PATIENT_SECONDS, until
 
 Start = Callable[[], ProcessGroup]
 
@@ -89,6 +89,20 @@ def test_a_look_tells_states_and_processor_time_by_process_index(session: Sessio
     finally:
         group.signal([1], signal.SIGCONT)
     until(lambda: group.stopped(everyone) == {}, "process 1 went on")
+
+
+@pytest.mark.parametrize("helper", ["controller", "service"])
+def test_what_serves_the_group_goes_on_if_it_is_stopped(session: Session, helper: str) -> None:
+    os.kill(session.helper_pids()[helper], signal.SIGSTOP)
+    session.run("import jax.experimental.multihost_utils as mh")
+    assert session.run("len(mh.process_allgather(1))", timeout=PATIENT_SECONDS).value > 1
+
+
+def test_a_fork_server_that_is_stopped_goes_on_with_the_next_command(session: Session) -> None:
+    pid = session.helper_pids()["fork server"]
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "it is stopped")
+    until(session._life.cluster.look, "it has answered")
 
 
 # ---------------------------------------------------------------------- variables on their way
