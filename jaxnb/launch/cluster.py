@@ -227,9 +227,15 @@ class ProcessGroup:
         """Interrupts processes with the programs that they have started, as a terminal does."""
         self._ask("signal", processes=process_indices, interrupts=True)
 
-    def signal(self, process_indices: list[int], sig: int) -> None:
-        """Sends a signal to processes; those that have ended are left out."""
+    def signal(self, process_indices: list[int], sig: int) -> list[int]:
+        """Sends a signal to processes; those that have ended are left out.
+
+        Returns:
+            Those whose hosts are not silent: nothing reaches the others.
+        """
         self._ask("signal", processes=process_indices, signal=int(sig))
+        silent = self._silent(process_indices)
+        return [i for i in process_indices if not silent or self.host_of(i) not in silent]
 
     def look(self) -> dict[int, Look]:
         """Returns what each living process does."""
@@ -263,13 +269,21 @@ class ProcessGroup:
     def stopped_text(self, process_indices: Iterable[int]) -> str:
         """Returns which of the processes, or of their hosts, are stopped; empty if none is."""
         indices = tuple(process_indices)
-        silent = [
-            f"host {clause}; it is given up after {self._lost_after:g}"
-            for clause in self._silent(indices).values()
-        ]
         stopped = self.stopped(indices)
         text = stopped_text(stopped, {index: self._on_host_of(index) for index in stopped})
-        return ", and ".join(filter(None, [text, *silent]))
+        return ", and ".join(filter(None, [text, self.silence_text(indices)]))
+
+    def silence_text(self, process_indices: Sequence[int]) -> str:
+        """Returns which hosts of processes do not answer, as a clause; empty if all do."""
+        return ", and ".join(
+            f"host {clause}; it is given up after {self._lost_after:g}"
+            for clause in self._silent(process_indices).values()
+        )
+
+    def give_up_silent_hosts(self) -> None:
+        """Takes the processes on hosts that do not answer for dead; their deaths are known then."""
+        if isinstance(self._fork_server, Agents):
+            self._fork_server.give_up_silent()
 
     def _on_host_of(self, process_index: int) -> str:
         """Returns what to type before a command to run it beside a process; or nothing."""

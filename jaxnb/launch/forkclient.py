@@ -187,6 +187,11 @@ class AgentClient:
         """Ends the connection at once; an agent ends itself when it hears no more of its owner."""
         self._process.kill()
 
+    def wait_until_told(self, timeout_seconds: float = 10.0) -> None:
+        """Waits until the handler of events has been told of the end of what was given up."""
+        if self._reader is not threading.current_thread():
+            self._reader.join(timeout_seconds)
+
     def let_go(self, fd: int) -> None:
         """Puts a file in the place of the server's standard input, if that is open.
 

@@ -194,6 +194,12 @@ class Agents:
                 min(left, key=lambda each: len(each.indices)).indices.append(index)
             lost.indices = []
 
+    def give_up_silent(self) -> None:
+        """Takes hosts that do not answer for lost; the deaths of their processes are told of."""
+        for each in self._all():
+            each.give_up()
+        self._move_from_lost()
+
     def host_of(self, process_index: int) -> str:
         """Returns the name of the host that a process runs on."""
         return self._member_of(process_index).host
@@ -275,9 +281,7 @@ class Agents:
         is_of_notebook = op == "stop" or op.startswith("scratch")
         everywhere = self._all() if is_of_notebook else self._members
         if op not in ("signal", "look"):
-            for each in everywhere:
-                each.give_up()  # if it is silent: nothing waits for it
-            self._move_from_lost()
+            self.give_up_silent()  # nothing waits for them
         members = [each for each in everywhere if not (each.is_lost or each.client.is_silent)]
         if op == "stop":
             roles = arguments["roles"]
@@ -297,6 +301,9 @@ class Agents:
                 for each in members
                 if parts[each.host] or op == "scratch"
             }
+        if op == "signal":  # nothing follows from its answer, and a link may just have been cut
+            asked = {each.host: asked[each.host] for each in members
+                     if each.host in asked and not each.is_remote}  # fmt: skip
         return joined(asked, read, spared=spared)
 
     def _ask(self, member: Member, op: str, **arguments: Any) -> Future[Any]:

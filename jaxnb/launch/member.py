@@ -61,10 +61,11 @@ class Member:
         return f"the connection to its agent ended with status {status}{why}"
 
     def give_up(self) -> None:
-        """Takes a host that is silent for lost, at once."""
-        if self.client.is_silent:
+        """Takes a host that is silent for lost; its end has been told of then."""
+        if self.client.is_silent and not self.is_lost:
             self.is_lost = True
             self.client.give_up()
+            self.client.wait_until_told()
 
 
 def is_here(host: str) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from jaxnb.cells import result
 from jaxnb.cells.running import RunningCell
+from jaxnb.labels import capitalized
 from jaxnb.lockstep.messages import Asking
 from jaxnb.model.group import AtLine, Waits, Whereabouts
 from jaxnb.session.reach import Reach
@@ -250,7 +251,7 @@ class Panel:
         self._tell_who_is_absent(now)
         self._tell_who_raised(now)
         self.failed_apart = ""
-        reason = (self._stand() and (self._failure() or self._fault())) or Reason("")
+        reason = (self._stand() and (self._failure() or self._fault())) or self._silent_agent()
         is_quiet = now - self._running.shown_at >= QUIET_SECONDS
         if reason.text or self._waits() or is_quiet:
             self._show(reason)
@@ -338,6 +339,12 @@ class Panel:
             return None
         self.failed_apart = str(apart)
         return Reason(f"{apart}.", "missing")
+
+    def _silent_agent(self) -> Reason:
+        """Returns what is said of hosts that do not answer though their processes do."""
+        waiting = self._running.waiting_for - self._standing.silent
+        clause = self._group.silence_text(waiting)
+        return Reason(f"{capitalized(clause)}." if clause else "")
 
     def _fault(self) -> Reason | None:
         """Returns what the conductor's answer, or its silence, tells to be wrong; None if nothing.

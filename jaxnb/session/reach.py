@@ -132,6 +132,10 @@ class Reach:
         """Returns which of processes are stopped, as a clause; empty if none is."""
         return self._life.cluster.stopped_text(processes)
 
+    def silence_text(self, processes: Iterable[int]) -> str:
+        """Returns which hosts of processes do not answer, as a clause; empty if all do."""
+        return self._life.cluster.silence_text(tuple(processes))
+
     # ---------------------------------------------------------------------- around these
 
     def where_told(self, processes: Iterable[int] | None) -> dict[int, Whereabouts]:

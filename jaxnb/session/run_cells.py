@@ -94,6 +94,7 @@ class Recoveries:
         """
         life, work = self._life, self._work
         life.require_open()
+        life.cluster.give_up_silent_hosts()
         life.require_helpers()
         _ = life.transport  # there is one, else it raises
         generation, left = life.generation, work.left

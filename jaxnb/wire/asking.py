@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -34,7 +35,7 @@ NOTICE_SECONDS = 3.0
 """After this long without an answer to an interrupt the user is told who is silent."""
 
 QUIET_SECONDS = 4.0
-"""After this long without any answer the user is told, once, who is waited for."""
+"""After this long without any answer the user is told who is waited for."""
 
 DEATH_SECONDS = 2.0
 """A death is reported at most this long after its first effects are seen."""
@@ -47,8 +48,8 @@ _MAY_TAKE_LONG = (
 )
 _TOO_LATE = "It can no longer be undone: Interrupt takes effect when it has ended."
 
-SendSignal = Callable[[list[int], int], None]
-"""Sends a signal to processes."""
+SendSignal = Callable[[list[int], int], list[int]]
+"""Sends a signal to processes; returns those that it may reach."""
 
 
 class Channel:
@@ -93,6 +94,7 @@ class Channel:
         self._abandoned: Exception | None = None
         self._must_finish = False
         self._has_told = False
+        self._tells_after = QUIET_SECONDS
 
     def abandon(self, reason: Exception) -> None:
         """Makes the one who waits in this conversation stop, and raise ``reason``."""
@@ -241,14 +243,21 @@ class Channel:
         return min(patience, time.monotonic() - heard_at + DEATH_SECONDS)
 
     def _tell_who_is_quiet(self, pending: Iterable[int], heard_at: float) -> None:
-        """Says who is waited for, if nobody has answered for a while: nothing need be wrong."""
-        if self._has_told or time.monotonic() - heard_at < QUIET_SECONDS:
+        """Says who is waited for, if nobody has answered for a while: nothing need be wrong.
+
+        Why, if that is known; else it is looked for again, and said once it is.
+        """
+        seconds = self._tells_after
+        if time.monotonic() - heard_at < seconds:
+            return
+        why = capitalized(self._why_silent(pending))
+        self._tells_after = math.inf if why else seconds + QUIET_SECONDS
+        if self._has_told and not why:
             return
         self._has_told = True
-        why = capitalized(self._why_silent(pending)) or _MAY_TAKE_LONG
         self._notice(
-            f"waits for {processes_label(pending)}: no answer for {QUIET_SECONDS:g} s. {why}. "
-            f"{_TOO_LATE if self._must_finish else _CAN_END}"
+            f"waits for {processes_label(pending)}: no answer for {seconds:g} s. "
+            f"{why or _MAY_TAKE_LONG}. {_TOO_LATE if self._must_finish else _CAN_END}"
         )
 
     def _send_next(self, exchange: Exchange, index: int, requests: Iterator[Request]) -> int:
@@ -303,7 +312,8 @@ class Channel:
     ) -> list[int]:
         """Interrupts processes that are busy with what nobody waits for: a user's ``__reduce__``.
 
-        Again and again, if need be: one that has not begun with its request does not notice.
+        Again and again, if need be: one that has not begun with its request does not notice. One on
+        a host that is silent is not waited for.
 
         Returns:
             Those that have not answered when it was enough.
@@ -313,7 +323,8 @@ class Channel:
             counts = {i: n for i, n in counts.items() if n and self._lost(i) is None}
             if not counts or is_enough(sorted(counts)):
                 return sorted(counts)
-            self._send_signal(sorted(counts), signal.SIGINT)
+            reached = self._send_signal(sorted(counts), signal.SIGINT)
+            counts = {i: counts[i] for i in reached}
             event = exchange.get(TICK_SECONDS)
             while event is not None:
                 if isinstance(event, Reply) and event.process_index in counts:

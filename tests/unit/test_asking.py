@@ -38,7 +38,7 @@ def test_who_is_silent_is_told_with_the_cause(
         {},
         4,
         threading.Event(),
-        lambda indices, sig: None,
+        lambda indices, sig: indices,
         lambda indices: None,
         told.append,
         dict,
