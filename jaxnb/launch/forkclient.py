@@ -247,6 +247,7 @@ class AgentClient:
                 if self._held is not None:
                     self._pass_over(line)
                     continue
+                self.silent_seconds = 0.0
                 message = json.loads(line)
                 handle = self._resolve if "reply" in message else self.on_event
                 handle(message)

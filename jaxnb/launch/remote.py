@@ -202,7 +202,6 @@ class RemoteAgentClient(AgentClient):
         # Counted, not timed: this process may be stopped, and its machine asleep.
         while not self._ended.wait(BEAT_SECONDS):
             if answer.done() and self.reads:
-                self.silent_seconds = 0.0
                 answer = self.request("beat", ends_after=ends_after)
                 continue
             self._process.send_signal(signal.SIGCONT)  # what reaches the host may be stopped

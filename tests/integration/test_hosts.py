@@ -223,6 +223,10 @@ def test_commands_go_to_the_host_of_their_process(hosts: Hosts, notebook: Start)
     until(lambda: here("agents.silence(5)").startswith("hostB has not answered for 5 s: "))
     os.kill(agent, signal.SIGCONT)
     until(lambda: not here("agents.silence(5)"), "it has answered")
+    os.kill(agent, signal.SIGSTOP)
+    until(lambda: here("agents.lost()") == ["hostB"], "it is silent")
+    os.kill(agent, signal.SIGCONT)
+    assert here("agents._members[1].client.request('look').result(60) and agents.lost()") == []
     here("agents.close()")
     until(lambda: not hosts.b.processes())
 
