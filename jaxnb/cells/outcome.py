@@ -229,7 +229,7 @@ def out_of_step_text(unended: Collection[int] = (), done: str = "") -> str:
         unended: Those that did not, as far as that is known.
         done: What has become of what was asked for, as a sentence.
     """
-    why = "processes did not answer an interrupt, or a restart was interrupted"
+    why = "processes did not answer an interrupt"
     if unended:
         why = f"{processes_label(unended)} did not end what ran before"
     return (
@@ -238,9 +238,16 @@ def out_of_step_text(unended: Collection[int] = (), done: str = "") -> str:
     )
 
 
-def out_of_step_error(unended: Collection[int] = ()) -> SessionBrokenError:
-    """Returns the error for a cell on such a group."""
-    return SessionBrokenError(out_of_step_text(unended, "Nothing was run. "))
+def not_restarted_text(done: str = "") -> str:
+    """Returns what is the matter with a group whose restart was interrupted, or has failed.
+
+    Args:
+        done: What has become of what was asked for, as a sentence.
+    """
+    return (
+        f"A restart was interrupted or has failed: the variables are lost. {done}Type "
+        "`%spmd_restart` to try again, or `%spmd_stop` and `%spmd_start` for another group."
+    )
 
 
 STILL_COMPUTING = (

@@ -49,8 +49,8 @@ class ProcessGroup:
     Args:
         options: What was asked for: on which hosts, and how they are launched there.
         on_death: Called from another thread for each unexpected :class:`Death`.
-        on_text: Called likewise with a process index and what the C code of that process (XLA,
-            NCCL) wrote to its standard output or error.
+        on_output: Called likewise with what the C code of a process (XLA, NCCL) wrote to its
+            standard output or error.
 
     Attributes:
         directory: The group's folder, which no other user can enter: sockets, keys and logs.
@@ -60,10 +60,10 @@ class ProcessGroup:
         self,
         options: StartOptions,
         on_death: Callable[[Death], None],
-        on_text: Callable[[int, str], None],
+        on_output: Callable[[StreamChunk], None],
     ) -> None:
         self._on_death = on_death
-        self._on_text = on_text
+        self._on_output = on_output
         self._stopping = threading.Event()
         self._id = secrets.token_hex(4)
         self._connection_info = self.service_address = ""
@@ -308,11 +308,14 @@ class ProcessGroup:
         seconds = ANSWER_SECONDS + grace_seconds
         self._ask("stop", seconds, roles=[role], grace_seconds=grace_seconds)
 
-    def close(self) -> None:
+    def close(self) -> str:
         """Ends everything that this object has started, and removes its folder.
 
-        Guarantees that no process of the group is alive when it returns. If it is interrupted,
-        another call does what is left; after that calls do nothing.
+        Guarantees that no process of the group is alive when it returns, but for what it returns.
+        If it is interrupted, another call does what is left; after that calls do nothing.
+
+        Returns:
+            What may be left, as sentences; empty if nothing is.
         """
         self._stopping.set()
         try:
@@ -321,8 +324,11 @@ class ProcessGroup:
             logging.getLogger("jaxnb").debug("processes could not be told to end: %s", error)
         try:
             self._fork_server.close()
+        except SessionBrokenError as error:
+            return str(error)
         finally:
             shutil.rmtree(self.directory, ignore_errors=True)
+        return ""
 
     def helper_pids(self) -> dict[str, int]:
         """Returns the processes that serve the group: what they are to their process ids."""
@@ -398,7 +404,7 @@ class ProcessGroup:
         kind = event.pop("event")
         if kind == "text":
             if self.pids.get(event["index"]) == event["pid"]:
-                self._on_text(event["index"], event["text"])
+                self._on_output(StreamChunk(event["index"], "stderr", event["text"]))
         elif kind != "press" and not self._stopping.is_set():  # whom that is for has just ended
             if kind == "ended":
                 server = self._fork_server

@@ -286,11 +286,14 @@ def death_error(
         with_it = [each.index for each in others if each.role == "engine"]
         if with_it:
             died += f" {capitalized(processes_label(with_it))} ended with it."
-        return SessionBrokenError(
-            died
-            + in_notebook(" Type `%spmd_restart` for fresh processes; variables are lost.")
-            + last_lines(death)
-        )
+        then = "Type `%spmd_restart` for fresh processes; variables are lost."
+        if death.role == "connection":  # to the first host, as the others can be done without
+            then = (
+                f"What serves the group ran there: variables are lost. If {death.host} answers "
+                "again, `%spmd_restart` gives fresh processes; to go on without it, type "
+                "`%spmd_stop`, then `%spmd_start` with the other hosts."
+            )
+        return SessionBrokenError(f"{died}{in_notebook(f' {then}')}{last_lines(death)}")
     hint = ""
     if death.out_of_memory:
         hint = " Likely out of memory: the kernel has just killed a process to free some."

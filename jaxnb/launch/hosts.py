@@ -412,8 +412,9 @@ class Agents:
         last = member.client.last_lines()
         tail = last if last != NO_LINES else ""
         if member in (self._own, self._members[0]):  # else it had nothing but its processes
+            how = f"was given up: {member.silence}" if member.client.is_silent else ""
             self.on_event({**event, "role": role, "pid": member.client.pid, "tail": tail,
-                           "host": member.host})  # fmt: skip
+                           "host": member.host, "how": how})  # fmt: skip
         pids, member.pids = member.pids, {}
         how = f"was lost with its host: {member.how_it_ended(event['status'])}"
         for index, pid in pids.items():

@@ -7,14 +7,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
 from jaxnb.cells.outcome import (
     STILL_COMPUTING,
     closed_error,
-    out_of_step_error,
+    not_restarted_text,
     out_of_step_text,
     restarted_error,
     restarting_error,
@@ -28,7 +28,6 @@ from jaxnb.launch.placement import Placement, counts_of, parse_hosts, place, pla
 from jaxnb.launch.slurm import with_nodes
 from jaxnb.lockstep import settings
 from jaxnb.lockstep.notebook_side import Serials
-from jaxnb.model.cells import StreamChunk
 from jaxnb.model.group import GroupInfo, ProcessInfo, ProcessReport, SessionState
 from jaxnb.options import StartOptions, shown_launcher
 from jaxnb.session.lifecycle import Lifecycle, Phase, Size, process_infos, require_room
@@ -146,9 +145,11 @@ class Life:
     def _what_is_broken(self) -> list[str]:
         if self.state != "broken" or self.deaths:  # who has died is in the table
             return []
-        if self.lifecycle.phase is Phase.COMPUTING:
-            return [f"The group still computes what a cell dispatched. {STILL_COMPUTING}"]
-        return [out_of_step_text(self._work.unended())]
+        return [_broken_text(self.lifecycle.phase, self._work.unended())]
+
+    def _broken_error(self) -> SessionBrokenError:
+        unended = self._work.unended()
+        return SessionBrokenError(_broken_text(self.lifecycle.phase, unended, "Nothing was run. "))
 
     @property
     def transport(self) -> Transport:
@@ -160,7 +161,7 @@ class Life:
         if self.lifecycle.phase is Phase.STARTING:
             raise restarting_error()
         if self._transport is None or self.lifecycle.phase is Phase.STOPPED:
-            raise out_of_step_error(self._work.unended())
+            raise self._broken_error()
         return self._transport
 
     # ---------------------------------------------------------------------- whether it may be asked
@@ -196,7 +197,7 @@ class Life:
         if deaths:
             raise death_error(deaths[0], self.num_processes, others=deaths[1:])
         if state == "broken":
-            raise out_of_step_error(self._work.unended())
+            raise self._broken_error()
         raise restarted_error()
 
     def require_unchanged(self, generation: int) -> None:
@@ -244,8 +245,10 @@ class Life:
                 self._make_cluster()
             if not is_ours:
                 self._work.turns.wait_until_free(FREE_SECONDS)
-        except BaseException:
+        except BaseException as error:
             self.lifecycle.fail_start()
+            if isinstance(error, StartError):
+                raise StartError(f"{error}\n{not_restarted_text()}") from error.__cause__
             raise
         if size is not None:  # who waits, or has an array, knows other processes
             self.options, self.placement = size
@@ -257,7 +260,7 @@ class Life:
         self._environment = jax_environment()
         try:
             with sigint_held():  # a group that nobody knows of could not be ended
-                self.cluster = ProcessGroup(self.options, self._on_death, self._on_text)
+                self.cluster = ProcessGroup(self.options, self._on_death, self._on_stray)
         except KeyboardInterrupt:
             if hasattr(self, "cluster"):  # else the making was interrupted, and has cleaned up
                 self.close()
@@ -280,11 +283,9 @@ class Life:
         except BaseException as error:
             if not self.lifecycle.is_open:  # it was closed meanwhile, by another thread
                 raise closed_error() from error
-            self.close()
+            left = self.close() or "Everything that had started has been stopped."
             if isinstance(error, StartError):
-                raise StartError(
-                    f"{error}\nEverything that had started has been stopped."
-                ) from error.__cause__
+                raise StartError(f"{error}\n{left}") from error.__cause__
             raise
         self.lifecycle.finish_start()
 
@@ -294,7 +295,8 @@ class Life:
         # JAX reads its variables when it is imported, which the fork server has done already.
         has_changed = self._environment != jax_environment()
         if transport is None or has_changed or any(d.role != "engine" for d in self.deaths):
-            self._end_group()
+            if left := self._end_group():
+                self._work.notice(left)
         else:
             self.cluster.stop_processes()
             for index in list(transport.engine_ids):
@@ -306,24 +308,25 @@ class Life:
         self.generation += 1
         self._work.abandon(kind, reason)
 
-    def close(self) -> None:
-        """Ends all processes of the group, if that has not been done; none is alive then."""
+    def close(self) -> str:
+        """Ends all processes of the group, if that has not been done; returns what may be left."""
         if os.getpid() != self._owner_pid:
-            return  # a child that this process has forked has no group of its own
+            return ""  # a child that this process has forked has no group of its own
         # An interrupt must not leave a group that nobody owns any more.
         with sigint_held():
             if not self.lifecycle.begin_close():
-                return
+                return ""
             self._abandon(SessionClosedError, "The session was closed")
-            self._end_group()
+            left = self._end_group()
             self.lifecycle.finish_close()
             atexit.unregister(self._at_exit)
+        return left
 
-    def _end_group(self) -> None:
+    def _end_group(self) -> str:
         if self._transport is not None:
             self._transport.close()
             self._transport = None
-        self.cluster.close()
+        return self.cluster.close()
 
     # ---------------------------------------------------------------------- what comes by itself
 
@@ -335,20 +338,22 @@ class Life:
                 transport.forget(death.index)
         self._work.wake()
 
-    def _on_text(self, process_index: int, text: str) -> None:
-        self._on_stray(StreamChunk(process_index, "stderr", text))
-
     def _on_stray(self, output: Output) -> None:
         is_up = self.lifecycle.phase is not Phase.STARTING
         self._work.take_output(output, is_kept=is_up)
 
 
-def at_exit(close: Callable[[], None]) -> None:
+def _broken_text(phase: Phase, unended: Collection[int], done: str = "") -> str:
+    """Returns what is the matter with a broken group of which no process has died."""
+    if phase is Phase.COMPUTING:
+        return f"The group still computes what a cell dispatched. {STILL_COMPUTING}"
+    return not_restarted_text(done) if phase is Phase.STOPPED else out_of_step_text(unended, done)
+
+
+def at_exit(close: Callable[[], str]) -> None:
     """Closes a group at the end of this process; what may be left is a line of standard error."""
-    try:
-        close()
-    except SessionBrokenError as error:
-        sys.stderr.write(f"jaxnb: {error}\n")
+    if left := close():
+        sys.stderr.write(f"jaxnb: {left}\n")
 
 
 def _prepared(

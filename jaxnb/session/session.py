@@ -12,6 +12,7 @@ from jaxnb.cells.result import CellResult, calls_of
 from jaxnb.cells.sinks import OutputSink, StderrNotices
 from jaxnb.compiled import comparing
 from jaxnb.compiled.comparison import Comparison
+from jaxnb.errors import SessionBrokenError
 from jaxnb.labels import Outputs
 from jaxnb.launch.deaths import Death
 from jaxnb.lockstep.settings import KnownSettings
@@ -107,10 +108,11 @@ class Session(Transfers):
     def close(self) -> None:
         """Ends all processes of the group. A second call does nothing.
 
-        Guarantees that none of them is alive when it returns. A running cell ends with an
-        error. Exit handlers (``atexit``) of the processes run if they finish within a second.
+        Guarantees that none is alive when it returns; raises SessionBrokenError of a silent host. A
+        running cell ends with an error. Exit handlers (``atexit``) run if they take under a second.
         """
-        self._life.close()
+        if left := self._life.close():
+            raise SessionBrokenError(left)
 
     def helper_pids(self) -> dict[str, int]:
         """Returns the process ids of what serves the group, by what it is."""

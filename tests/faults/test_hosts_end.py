@@ -90,6 +90,27 @@ def test_without_the_first_host_a_restart_starts_all_again(program: Program, hos
     assert program.do(f"session.run({CELL!r}).value") == 15
 
 
+@pytest.mark.thorough
+def test_after_its_first_host_was_silent_a_group_starts_again(hosts: Hosts) -> None:
+    program = Program(hosts.a)
+    program.do(START.replace("3, hosts='hostA:2,hostB:1'", "2, hosts='hostB:1,hostA:1'").replace(
+        ")", ", lost_after=5)"))  # fmt: skip
+    hosts.cut()
+    until(lambda: program.do("session.state") == "broken", "the host is given up")
+    told = "was given up: hostB has not answered for 5 s.*`%spmd_restart`.*`%spmd_stop`, then"
+    with pytest.raises(RaisedError, match=told):
+        program.do("session.run('1')")
+    again = r"(?s)No agent could be started on hostB.*`%spmd_restart` to try again, or `%spmd_stop`"
+    with pytest.raises(RaisedError, match=again):
+        program.do("session.restart()")
+    with pytest.raises(RaisedError, match=r"A restart .* has failed: .*`%spmd_restart`"):
+        program.do("session.recover()")
+    hosts.restore()
+    program.do("session.restart()")
+    assert program.do("session.run('num_processes').value") == 2
+    program.close()
+
+
 @pytest.mark.parametrize(
     "in_cell", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["in a cell", "idle"]
 )
@@ -138,27 +159,6 @@ def test_a_silent_host_is_told_of_and_a_second_interrupt_gives_it_up(
     hosts.restore()
 
 
-@pytest.mark.thorough
-def test_a_host_is_given_up_after_as_many_seconds_as_was_said(hosts: Hosts) -> None:
-    program = Program(hosts.a)
-    program.do(START.replace(")", ", lost_after=5)"))
-    assert program.do(f"session.run({CELL!r}).value") == 15
-    begin_loop(program, hosts)
-    hosts.cut()
-    told = r"Process 2 of 3 \(pid \d+ on hostB\) was lost .* hostB has not answered for \d s"
-    with pytest.raises(RaisedError, match=told):
-        program.end()
-    until(lambda: not running(hosts.b), "the agent has ended itself")
-    hosts.restore()
-    assert program.do("session.recover().died") == [2]
-    assert program.do("session.run('both').value") == "both"
-    program.close()
-
-
-@pytest.mark.thorough
-def test_a_link_that_comes_back_loses_nothing(program: Program, hosts: Hosts) -> None:
-    program.do(INTERRUPTED)
-    runs, told = hosts.shared / "runs", hosts.shared / "told"
 SHOWS = """
 import signal
 
@@ -230,6 +230,27 @@ def test_variables_that_new_processes_could_not_take_are_loaded_as_the_error_say
         host.run("rm", "-r", folder)
 
 
+@pytest.mark.thorough
+def test_a_host_is_given_up_after_as_many_seconds_as_was_said(hosts: Hosts) -> None:
+    program = Program(hosts.a)
+    program.do(START.replace(")", ", lost_after=5)"))
+    assert program.do(f"session.run({CELL!r}).value") == 15
+    begin_loop(program, hosts)
+    hosts.cut()
+    told = r"Process 2 of 3 \(pid \d+ on hostB\) was lost .* hostB has not answered for \d s"
+    with pytest.raises(RaisedError, match=told):
+        program.end()
+    until(lambda: not running(hosts.b), "the agent has ended itself")
+    hosts.restore()
+    assert program.do("session.recover().died") == [2]
+    assert program.do("session.run('both').value") == "both"
+    program.close()
+
+
+@pytest.mark.thorough
+def test_a_link_that_comes_back_loses_nothing(program: Program, hosts: Hosts) -> None:
+    program.do(INTERRUPTED)
+    runs, told = hosts.shared / "runs", hosts.shared / "told"
     # The cell ends once the link was seen to be cut, and is there again.
     cell = (
         "import os\nfrom jax.experimental.multihost_utils import broadcast_one_to_all as first\n"
