@@ -86,14 +86,22 @@ def _context(certificate: str, folder: str, protocol: int) -> ssl.SSLContext:
     if protocol == ssl.PROTOCOL_TLS_SERVER:
         context.num_tickets = 0
     try:  # the module reads a key from a file only
-        with tempfile.NamedTemporaryFile("w", dir=folder) as file:
+        with _file(folder) as file:
             file.write(certificate)
             file.flush()
-            context.load_cert_chain(file.name)
-            context.load_verify_locations(file.name)
+            path = file.name if isinstance(file.name, str) else f"/proc/self/fd/{file.name}"
+            context.load_cert_chain(path)
+            context.load_verify_locations(path)
     except OSError as error:
         raise SystemExit(f"The tunnel between the hosts cannot start: {error}.") from None
     return context
+
+
+def _file(folder: str) -> Any:
+    """Returns a file for a moment: in memory, where the system has such, as a disk may be full."""
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("certificate"), "w")
+    return tempfile.NamedTemporaryFile("w", dir=folder)
 
 
 def door(
