@@ -234,8 +234,8 @@ class ProcessGroup:
             Those whose hosts are not silent: nothing reaches the others.
         """
         self._ask("signal", processes=process_indices, signal=int(sig))
-        silent = self._silent(process_indices)
-        return [i for i in process_indices if not silent or self.host_of(i) not in silent]
+        silent = self.silent_processes()
+        return [index for index in process_indices if index not in silent]
 
     def look(self) -> dict[int, Look]:
         """Returns what each living process does."""
@@ -279,6 +279,11 @@ class ProcessGroup:
             f"host {clause}; it is given up after {self._lost_after:g}"
             for clause in self._silent(process_indices).values()
         )
+
+    def silent_processes(self) -> list[int]:
+        """Returns the processes on hosts that do not answer."""
+        silent = self._silent([*self.pids])
+        return [index for index in self.pids if silent and self.host_of(index) in silent]
 
     def give_up_silent_hosts(self) -> None:
         """Takes the processes on hosts that do not answer for dead; their deaths are known then."""

@@ -43,6 +43,11 @@ COME_BACK_SECONDS = 1.0
 mostly."""
 
 
+BACK_SECONDS = 5.0
+"""So much later than those of its processes the connection of a host's agent may come back after a
+link was cut: TCP tries each again by itself."""
+
+
 class Recoveries:
     """Carries a session's variables over to new groups.
 
@@ -94,7 +99,7 @@ class Recoveries:
         """
         life, work = self._life, self._work
         life.require_open()
-        life.cluster.give_up_silent_hosts()
+        self.give_up_silent_hosts(interrupted)
         life.require_helpers()
         _ = life.transport  # there is one, else it raises
         generation, left = life.generation, work.left
@@ -127,6 +132,19 @@ class Recoveries:
             return recovery.run(unended)
         finally:
             self._reach.notice("")
+
+    def give_up_silent_hosts(self, interrupted: threading.Event) -> None:
+        """Takes the processes on silent hosts for dead; waits a moment for hosts that come back.
+
+        Args:
+            interrupted: Ends that wait.
+        """
+        cluster = self._life.cluster
+        deadline = time.monotonic() + BACK_SECONDS
+        while (silent := cluster.silent_processes()) and self._reach.where(silent):
+            if time.monotonic() > deadline or interrupted.wait(LOOK_SECONDS):
+                break
+        cluster.give_up_silent_hosts()
 
 
 COMPUTED_SECONDS = 3.0

@@ -165,11 +165,11 @@ class Session(Transfers):
             JaxnbError: A cell failed when it was run again; the message says how far it went.
         """
         self._life.require_open()
-        progress = progress or untold
+        self._recoveries.give_up_silent_hosts(threading.Event())
         size = other_size(self._life, num_processes, devices_per_process)
-        self._life.replace_all(progress, size=size)
+        self._life.replace_all(progress or untold, size=size)
         if replay:
-            return self._records.replayable.replay(self.run, progress)
+            return self._records.replayable.replay(self.run, progress or untold)
         self._records.replayable.end()
         return 0
 
