@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -54,6 +54,7 @@ class Child:
     flush_at: float = math.inf
     reply_to: int | None = None
     told_to_stop: bool = False
+    sockets: Sequence[str] = ()
 
     def last_words(self) -> str:
         """Returns what it wrote last if that was recent; older text is discarded."""
@@ -64,6 +65,15 @@ class Child:
         """Discards what it wrote last, unless that was recent."""
         if time.monotonic() - self.wrote_at > LAST_WORDS_SECONDS:
             self.tail.clear()
+
+
+def sockets_of(pid: int, role: str, index: int, arguments: Mapping[str, Any]) -> list[str]:
+    """Returns the names of what a child listens on in the group's folder, from some time on."""
+    if role == "engine":
+        return [f"sentinel-{index}-{pid}"]
+    if role == "service":
+        return [f"jax-{pid}", f"lock-{pid}"]
+    return [name for name, *_ in arguments.get("routes", ())]
 
 
 class ForkLoop:
@@ -131,7 +141,8 @@ class ForkLoop:
         if pid == 0:
             self._become_child(parent, write_fd, role, arguments)
         os.close(write_fd)
-        child = Child(pid, role, index, read_fd)
+        sockets = sockets_of(pid, role, index, arguments)
+        child = Child(pid, role, index, read_fd, sockets=sockets)
         self._children[pid] = child
         self._listen(read_fd, lambda: self._on_output(child))
         return child

@@ -279,6 +279,9 @@ class ForkServer(ForkLoop):
     def _on_death(self, child: Child, status: int) -> None:
         self._on_output(child)
         self._close_output(child)
+        for name in child.sockets:  # else the tunnel would carry them on to the other hosts
+            with contextlib.suppress(OSError):  # it had not begun to listen
+                os.unlink(os.path.join(self._cluster_dir, name))
         tail = child.last_words()
         kills_before, self._oom_kills = self._oom_kills, oom_kills()
         if child.reply_to is not None:

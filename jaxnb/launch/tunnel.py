@@ -173,21 +173,17 @@ def forwards(
     os.umask(0o077)
     context = _context(certificate, cluster_dir, ssl.PROTOCOL_TLS_CLIENT)
     tunnel = Tunnel()
-    with contextlib.ExitStack() as bound:
-        for name, address, port in routes:
-            path = os.path.join(cluster_dir, name)
-            listener = socket.socket(socket.AF_UNIX)
-            try:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)  # of forwards that were killed
-                listener.bind(path)
-            except OSError as error:
-                raise SystemExit(f"The tunnel between the hosts: {path}: {error}.") from None
-            bound.callback(os.unlink, path)
-            listener.listen(_BACKLOG)
-            family, *_, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-            tunnel.listen(listener, _dialling(name, family, where, context))
-        _serve(tunnel, ready_fd, "ready")
+    for name, address, port in routes:
+        path = os.path.join(cluster_dir, name)
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            listener.bind(path)
+        except OSError as error:
+            raise SystemExit(f"The tunnel between the hosts: {path}: {error}.") from None
+        listener.listen(_BACKLOG)
+        family, *_, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        tunnel.listen(listener, _dialling(name, family, where, context))
+    _serve(tunnel, ready_fd, "ready")
 
 
 def _dialling(name: str, family: int, where: Any, context: ssl.SSLContext) -> Opening:

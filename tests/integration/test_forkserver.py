@@ -108,6 +108,13 @@ def test_a_fork_server_that_is_stopped_goes_on_with_the_next_command(session: Se
 # ---------------------------------------------------------------------- variables on their way
 
 
+def test_sockets_are_removed_with_the_process_that_listened(session: Session) -> None:
+    session.restart()
+    found = [path for path in Path(session._life.cluster.directory).iterdir() if path.is_socket()]
+    living = {session.helper_pids()["service"], *(each.pid for each in session.processes)}
+    assert {int(path.name.rpartition("-")[2]) for path in found if "-" in path.name} == living
+
+
 def test_scratch_is_of_this_user_and_one_at_a_time(start: Start) -> None:
     group = start()
     folder = group.make_scratch({0: 1000, 1: 2000})

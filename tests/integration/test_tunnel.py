@@ -414,7 +414,7 @@ def test_what_cannot_start_says_why(pair: Pair, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.77"):
         pair.first.ask("door", address="192.0.2.77", certificate=pair.certificate)
     (pair.second.folder / "taken").mkdir()
-    with pytest.raises(StartError, match=r"tunnel between the hosts: .*taken: .*irectory"):
+    with pytest.raises(StartError, match=r"tunnel between the hosts: .*taken: .*in use"):
         pair.forward("taken")
     (pair.second.folder / "taken").rmdir()
     monkeypatch.setenv("PATH", "")
