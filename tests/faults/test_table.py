@@ -1,7 +1,8 @@
 """The table: when × how × which -> exception, what it names, state; then usable again.
 
 The rows are data, in ``faults.table.rows``. ``make test`` plays some of them, always the same, and
-``make test-all`` all; ``JAXNB_TABLE_SHAPE=4x2`` has them played in another group.
+``make test-all`` all; ``JAXNB_TABLE_SHAPE=4x2`` has them played in another group, and
+``JAXNB_TABLE_HOSTS`` over several hosts (``faults.table.hosts``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pytest
 
 import jaxnb
 from faults.table import code as codes
+from faults.table import hosts
 from faults.table.rows import DEVICES, PROCESSES, ROWS, Row, has_meaning, in_the_gate
 from faults.table.stage import SCENES, Stage
 from jaxnb.errors import JaxnbError, ProcessDiedError, SessionBrokenError, StartError
@@ -38,7 +40,8 @@ STARTS = 4
 
 def start(**settings: Any) -> Session:
     """Starts a group of the table's shape."""
-    return jaxnb.start(PROCESSES, devices_per_process=DEVICES, platform="cpu", **settings)
+    shape = {"devices_per_process": DEVICES, "hosts": hosts.HOSTS}
+    return jaxnb.start(PROCESSES, platform="cpu", **shape, **settings)
 
 
 LOST = "`mine` (int32[3])" if PROCESSES > 2 else "`mine`, `plain` and `state`"
@@ -56,8 +59,7 @@ class Group:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._session: Session | None = None
-        self._fresh = Left.now()
-        self._size = 0
+        self._fresh, self._size, self._elsewhere = Left.now(), 0, hosts.elsewhere()
         self.start_seconds = 0.0
         for index in range(PROCESSES):
             os.mkfifo(folder / str(index))
@@ -71,6 +73,7 @@ class Group:
             session = self._session = start()
             self.start_seconds = time.monotonic() - begun
             self._fresh, self._size = Left.now(), len(self._family())
+            self._elsewhere = hosts.elsewhere()
         session.run(codes.SETUP.format(folder=str(self.folder)), timeout=PATIENT_SECONDS)
         return session
 
@@ -93,6 +96,7 @@ class Group:
         until(lambda: len(self._family()) == self._size, f"there were {self._size} processes")
         known = self._fresh.processes | self._family()  # those of other groups too
         assert_nothing_left(replace(self._fresh, processes=known))
+        hosts.assert_elsewhere_is(self._elsewhere)
 
     def close(self) -> None:
         """Ends the group, if there is one."""
@@ -103,7 +107,7 @@ class Group:
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    group = Group(tmp_path_factory.mktemp("gates"))
+    group = Group(hosts.shared(tmp_path_factory.mktemp("gates")))
     yield group
     group.close()
 
@@ -184,7 +188,7 @@ def assert_broken(row: Row, stage: Stage, raised: BaseException | None) -> None:
         session.run("1")
     if not isinstance(raised, ProcessDiedError):
         return
-    assert (raised.process_index, raised.pid) == (stage.which, stage.pid)
+    assert (raised.process_index, raised.pid) == (stage.which, stage.process.pid)
     notes = [stats.note for stats in session.stats()][::DEVICES]  # one for each device
     for process, note in zip(session.processes, notes, strict=True):
         is_dead = process.process_index == stage.which
@@ -198,7 +202,7 @@ def words_of(stage: Stage) -> dict[str, object]:
     others = processes_label(stage.others)
     return {
         "which": stage.which,
-        "pid": stage.pid,
+        "pid": hosts.named(stage.process),
         "cell": stage.cell,
         "others": others,
         "Others": others.capitalize(),
@@ -241,27 +245,24 @@ def replaced(row: Row, stage: Stage) -> set[int]:
 
 
 @pytest.mark.parametrize("row", played(is_start=True))
-def test_a_fault_in_a_start_is_told_and_nothing_is_left(
-    row: Row, group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "jax_plugins" / "of_the_table"
+def test_a_fault_in_a_start_is_told_and_nothing_is_left(row: Row, group: Group) -> None:
+    package = group.folder / str(row) / "jax_plugins" / "of_the_table"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(codes.plugin(row))
     never_come = row.how in ("SIGSTOP", "loop")
     if never_come:
         group.get()  # of a start that comes to its end, to know how long one takes
     group.close()
-    before = Left.now()
+    before, before_elsewhere = Left.now(), hosts.elsewhere()
     seconds = max(START_SECONDS, STARTS * group.start_seconds) if never_come else 60
-    with monkeypatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(tmp_path))
-        with pytest.raises(StartError) as caught:
-            start(timeout=seconds)
+    with hosts.importing_from(group.folder / str(row)), pytest.raises(StartError) as caught:
+        start(timeout=seconds)
     print(caught.value)
     assert row.raises == "StartError"
     for name in row.names:
         assert name.format(which=row.index, count=PROCESSES) in str(caught.value)
     assert_nothing_left(before)
+    hosts.assert_elsewhere_is(before_elsewhere)
 
 
 def test_after_faults_in_starts_the_next_one_starts(group: Group) -> None:
@@ -278,14 +279,15 @@ MIB = 1 << 20
 def test_who_is_killed_for_want_of_memory(group: Group, which: int) -> None:
     """By the kernel itself. In this file: beside a row it would be taken for the row's reason."""
     session = group.get()
-    pid = session.processes[which].pid
-    with memory_group(64 * MIB) as put:
-        put(pid)
+    process = session.processes[which]
+    with memory_group(64 * MIB) as file:
+        hosts.ran(process.host, f"echo {process.pid} >{file}")
         code = f"if process_index == {which}:\n    hog = np.ones({256 * MIB}, np.uint8)"
         with pytest.raises(ProcessDiedError) as caught:
             session.run(f"{code}\nmultihost_utils.sync_global_devices('here')")
-    assert (caught.value.process_index, caught.value.pid) == (which, pid)
-    assert f"Process {which} of {PROCESSES} (pid {pid}) was killed by SIGKILL" in str(caught.value)
+    assert (caught.value.process_index, caught.value.pid) == (which, process.pid)
+    who = f"Process {which} of {PROCESSES} (pid {hosts.named(process)})"
+    assert f"{who} was killed by SIGKILL" in str(caught.value)
     assert "Likely out of memory: the kernel has just killed" in str(caught.value)
     assert "Type `%spmd_recover` to replace it" in str(caught.value)
     session.recover()

@@ -12,6 +12,9 @@ By hand, as root (Debian: ``apt-get install openssh-server iproute2``), in the c
     .venv/bin/python -m tests.support.hosts                      # a shell on hostA
     .venv/bin/python -m tests.support.hosts ssh hostB hostname   # any command on hostA
 
+The command finds the path of :attr:`Hosts.shared` in the variable ``TWO_HOSTS_SHARED``, and of this
+program's other variables none.
+
 In a test, with the fixture ``hosts`` or by itself::
 
     with two_hosts() as hosts:
@@ -38,6 +41,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 PRIVATE = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 """What each host has for itself, beside its user's home."""
+
+SHARED = "TWO_HOSTS_SHARED"
 
 ADDRESSES = {"hostA": "10.77.0.1", "hostB": "10.77.0.2"}
 PROGRAMS = ("unshare", "nsenter", "mount", "ip", "sshd", "ssh", "ssh-keygen")
@@ -281,7 +286,8 @@ def main() -> int:
         print(reason, file=sys.stderr)
         return 1
     with two_hosts() as hosts:
-        return hosts.a.popen(*(sys.argv[1:] or ["bash"]), folder=os.getcwd()).wait()
+        settings = {"folder": os.getcwd(), "env": {SHARED: str(hosts.shared)}}
+        return hosts.a.popen(*(sys.argv[1:] or ["bash"]), **settings).wait()
 
 
 if __name__ == "__main__":

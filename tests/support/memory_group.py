@@ -17,7 +17,7 @@ CANNOT = (
 
 
 @contextlib.contextmanager
-def memory_group(limit_bytes: int) -> Iterator[Callable[[int], None]]:
+def memory_group(limit_bytes: int) -> Iterator[Path]:
     """Makes a control group; skips the test where none can be made.
 
     Memory that a process has taken before it is put in does not count.
@@ -26,7 +26,7 @@ def memory_group(limit_bytes: int) -> Iterator[Callable[[int], None]]:
         limit_bytes: How much memory all processes in it may take, at most.
 
     Yields:
-        A function that puts a process in, by its id.
+        The file that puts a process in whose id is written to it.
     """
     parent, limits = _parent_and_limits()
     group = parent / f"jaxnb-tests-{secrets.token_hex(4)}"
@@ -41,15 +41,11 @@ def memory_group(limit_bytes: int) -> Iterator[Callable[[int], None]]:
                     (group / name).write_text(str(value))
         except OSError as error:
             pytest.skip(f"{CANNOT} ({error})")
-        yield lambda pid: _put(pid, group)
+        yield group / "cgroup.procs"
     finally:
         for pid in (group / "cgroup.procs").read_text().split():
-            _put(int(pid), parent)
+            (parent / "cgroup.procs").write_text(pid)
         group.rmdir()
-
-
-def _put(pid: int, group: Path) -> None:
-    (group / "cgroup.procs").write_text(str(pid))
 
 
 def _parent_and_limits() -> tuple[Path, Callable[[int], dict[str, int]]]:

@@ -125,9 +125,9 @@ def test_the_limit_of_the_address_space_is_one() -> None:
 def test_a_real_control_group_is_a_limit() -> None:
     limit = 256 * MIB
     words = [sys.executable, "-c", f"input(); {ASK}"]
-    with memory_group(limit) as put:
+    with memory_group(limit) as file:
         asker = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        put(asker.pid)
+        file.write_text(str(asker.pid))
         out, _ = asker.communicate("\n")
     assert limit // 2 < int(out) < limit
 

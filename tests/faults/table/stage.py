@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
-from faults.table import code
+from faults.table import code, hosts
 from faults.table.rows import DEATHS, PROCESSES, WAITS_IN_JAX, WAITS_IN_PYTHON, Row
 from jaxnb.cells import card_value
 from jaxnb.cells.result import CellResult
@@ -51,7 +50,7 @@ class Stage:
     Attributes:
         session: The group.
         row: The row.
-        pid: The process id that the row's process had at first.
+        process: The row's process, as it was at first.
         sink: What was said of cells.
         recovered: What became of variables, if the user typed that.
         cell: The number of the cell that ran.
@@ -62,7 +61,7 @@ class Stage:
         self.session, self.row, self.folder = session, row, folder
         self.which = row.index
         self.others = [i for i in range(PROCESSES) if i != row.index]
-        self.pid = session.processes[row.index].pid
+        self.process = session.processes[row.index]
         self.sink = Told()
         self.recovered: Recovered | None = None
         self.cell: int | None = None
@@ -138,8 +137,7 @@ class Stage:
 
     def until_stopped(self) -> None:
         """Waits until the row's process does not run, though it lives."""
-        process = psutil.Process(self.pid)
-        until(lambda: process.status() == psutil.STATUS_STOPPED, "the process was stopped")
+        until(lambda: hosts.is_stopped(self.process), "the process was stopped")
 
     def until_it_is_busy(self) -> None:
         """Waits until a cell has been sent to the row's process, which has not answered."""
@@ -165,7 +163,7 @@ class Stage:
     def send(self) -> None:
         """Sends the row's process the signal that the row is about, if it is about one."""
         if self.row.how in ("SIGKILL", "SIGSTOP"):
-            os.kill(self.pid, getattr(signal, self.row.how))
+            hosts.send(self.process, getattr(signal, self.row.how))
         if self.row.how == "SIGSTOP":
             self.until_stopped()
 
@@ -355,7 +353,7 @@ def re_forming(stage: Stage) -> list[str]:
         session.run(code.odd_value(row))
     elif row.how not in ("SIGKILL", "SIGSTOP"):
         session.run(f"{code.LESS_PATIENCE}\n{code.reducing(row, gated=False)}")
-    os.kill(session.processes[DEPUTY].pid, signal.SIGKILL)
+    hosts.send(session.processes[DEPUTY], signal.SIGKILL)
     until(lambda: session.state == "broken", "the death was known")
 
     def strike(step: str, detail: str) -> None:
