@@ -37,6 +37,9 @@ def command_line(module: str, *arguments: str) -> list[str]:
     return [sys.executable, *([] if is_checkout else ["-P"]), "-m", module, *arguments]
 
 
+PATH = (*sys.path,)
+"""Where this program imports from, until the user adds to it. Other hosts may have other places."""
+
 LONGEST_NAME = 20
 """The sockets' names have so many characters at most; of a whole path the system takes 103 (macOS)
 or 107 (Linux), so that the folder's is not free to be long."""

@@ -20,6 +20,7 @@ from jaxnb.arrays import process_pushes
 from jaxnb.arrays.lost import MAKE_AGAIN, LostValue
 from jaxnb.arrays.process_names import is_of_user, parts_of
 from jaxnb.arrays.process_pulls import HELD, LARGE_VALUES
+from jaxnb.launch.folder import PATH
 from jaxnb.recovery import hooks
 from jaxnb.recovery.messages import Lost
 from jaxnb.recovery.process_arrays import is_array
@@ -294,7 +295,7 @@ def to_save(shell: Any, names: Sequence[str] = ()) -> Values:
 def to_carry(shell: Any) -> Values:
     """Returns what is carried to a process that takes the place of this one."""
     saved = to_save(shell)
-    return Values(saved.values | _read(shell, LAST_PARTS), saved.texts)
+    return Values(saved.values | _added_to_path() | _read(shell, LAST_PARTS), saved.texts)
 
 
 def to_plan(shell: Any) -> dict[str, Any]:
@@ -306,9 +307,14 @@ def to_plan(shell: Any) -> dict[str, Any]:
 def to_give(shell: Any) -> dict[str, Any]:
     """Returns what a process that is new gets of this one, if others have the same."""
     hooks = {name: LAST_PARTS[name] for name in ("jaxnb.on_recover(…)",)}
-    found = to_save(shell).values | _read(shell, hooks)
+    found = to_save(shell).values | _added_to_path() | _read(shell, hooks)
     del found[_TEXTS]  # each process has those of the cells that it has run: they go beside it
     return {name: value for name, value in found.items() if name != _DEVICE or value is not None}
+
+
+def _added_to_path() -> dict[str, Any]:
+    """Returns what of ``sys.path`` is the user's: the rest is that of the host."""
+    return {"sys.path": [each for each in sys.path if each not in PATH]}
 
 
 def _read(shell: Any, parts: Mapping[str, Part]) -> dict[str, Any]:

@@ -180,9 +180,25 @@ def test_who_takes_the_place_of_a_dead_one_reads_what_other_hosts_had(
     with pytest.raises(RaisedError, match=rf"Process {dead} of 4 \(pid {pid} on {host}\) was kil"):
         group.cell("1")
     lost = group.do("sorted(each.path for each in session.recover().lost)")
-    if {*lost} - {"sys.path"} != {"mine", "x"}:
+    if {*lost} != {"mine", "x"}:
         raise LostVariablesError(lost)
     group.cell(HELD.format(whole=False))
+
+
+@pytest.mark.thorough
+def test_who_takes_the_place_of_a_dead_one_imports_from_where_the_user_has_said(
+    group: Group,
+) -> None:
+    """The hosts of the tests do not import from the same places anyway."""
+    folder = group.hosts.shared / "modules"
+    folder.mkdir()
+    (folder / "of_the_user.py").write_text("class Held: value = 7\n")
+    code = f"import sys; sys.path.append({str(folder)!r}); import of_the_user"
+    group.cell(f"{code}\nheld = of_the_user.Held()")
+    group.kill(3)
+    lost = group.do("sorted(each.path for each in session.recover().lost)")
+    if {*lost} != {"mine", "x"} or group.cell("held.value") != 7:
+        raise LostVariablesError(lost)
 
 
 def test_groups_of_other_sizes_take_over_what_all_hosts_had(group: Group) -> None:
