@@ -1,8 +1,7 @@
 """The agents of a group over several hosts, behind the interface of one fork server.
 
-Each host has a fork server, its agent: over ssh or srun, or, on the notebook's own host,
-as a child. The
-group's services run on the first host. Processes are named by their index in the group; their
+Each host has a fork server, its agent: over ssh or srun, or as a child on the notebook's own host.
+The group's services run on the first host. Processes are named by their index in the group; their
 agents find the process ids.
 
 Every host has a folder of the group's, and in all of them a socket has the same name: the tunnel
