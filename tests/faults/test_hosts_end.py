@@ -276,3 +276,15 @@ def test_a_script_runs_on_both_hosts(hosts: Hosts) -> None:
     words = ["jaxnb", "run", "-n", "2", "--hosts", "hostA,hostB", "--platform", "cpu", str(script)]
     ran = hosts.a.run(sys.executable, "-m", *words, folder=str(ROOT))
     assert sorted(ran.stdout.splitlines()) == ["[0] 2 hostA", "[1] 2 hostB"]
+
+
+@pytest.mark.thorough
+def test_a_group_recovers_though_the_disk_with_its_sockets_is_full(
+    program: Program, hosts: Hosts
+) -> None:
+    hosts.b.run("mount", "-o", "remount,size=16m", "/tmp")
+    hosts.b.run("sh", "-c", "cat /dev/zero >/tmp/full", check=False)
+    assert program.do("session.recover().lost") == []
+    assert program.do(f"session.run({CELL!r}).value") == 15
+    hosts.b.run("rm", "/tmp/full")
+    hosts.b.run("mount", "-o", "remount,size=50%", "/tmp")
