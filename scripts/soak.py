@@ -190,14 +190,9 @@ class Soak:
         self, code: str, ranks: list[int] | None = None, check: CheckMode | None = None
     ) -> CellResult:
         """Runs a cell that has to end well, in silence; one in four unchecked."""
-        sink = Alarms()
-        result = self.session.run(
-            code,
-            ranks=ranks,
-            check=check or self.chance.choice(["strict", "strict", "strict", "off"]),
-            sink=sink,
-            timeout=CELL_TIMEOUT_SECONDS,
-        )
+        sink, check = Alarms(), check or self.chance.choice(["strict", "strict", "strict", "off"])
+        settings: dict[str, Any] = {"sink": sink, "timeout": CELL_TIMEOUT_SECONDS}
+        result = self.session.run(code, ranks=ranks, check=check, **settings)
         self.cells += 1
         require(not sink.notices, f"jaxnb said: {sink.notices}")
         require(result.divergence is None, f"a divergence was seen: {result.divergence}")
@@ -304,9 +299,8 @@ def print_much(soak: Soak) -> None:
     else:
         count, length = 1, soak.chance.randint(1000, 5_000_000)
         result = soak.run(f"print('-' * {length})")
-    for process in result.per_process.values():
-        lines = process.stdout.count("\n")
-        require(lines == count, f"{lines} of {count} lines came")
+    came = {process.stdout.count("\n") for process in result.per_process.values()}
+    require(came == {count}, f"{came} of {count} lines came")
 
 
 def pull(soak: Soak) -> None:
@@ -356,11 +350,9 @@ def compare(soak: Soak) -> None:
 def twin(soak: Soak) -> None:
     """Cells that look like those of the table of what is unequal, and are healthy."""
     row = soak.chance.choice(ROWS)
-    soak.run("_of_soak = {k: v for k, v in globals().items() if not k.startswith('_')}")
-    soak.run(SETUP_OF_TWINS)
-    for code in row.twin:
+    kept = "_of_soak = {k: v for k, v in globals().items() if not k.startswith('_')}"
+    for code in (kept, SETUP_OF_TWINS, *row.twin, "globals().update(_of_soak)\ndel _of_soak"):
         soak.run(code)
-    soak.run("globals().update(_of_soak)\ndel _of_soak")
 
 
 def interrupt(soak: Soak) -> None:
@@ -384,9 +376,9 @@ def interrupt(soak: Soak) -> None:
     except KeyboardInterrupt:  # before its turn came
         require(seconds == 0, "the cell was never begun")
     timer.join()
-    # A second interrupt gives up who has not answered the first one.
-    given_up = {"NoAnswer"} if any(map(DID_NOT_ANSWER.match, sink.notices)) else set()
-    require(found <= {"KeyboardInterrupt"} | given_up, f"{code!r} raised {found}")
+    if any(map(DID_NOT_ANSWER.match, sink.notices)):  # a second interrupt gives those up
+        found -= {"NoAnswer"}
+    require(found <= {"KeyboardInterrupt"}, f"{code!r} raised {found}")
     said = [text for text in sink.notices if not SAID_OF_INTERRUPTS[check].match(text)]
     require(not said, f"jaxnb said: {said}")
     if any(text.startswith("New processes in") for text in sink.notices):
