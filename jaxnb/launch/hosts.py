@@ -29,7 +29,7 @@ from jaxnb.launch.forkclient import NO_LINES, EventHandler, take
 from jaxnb.launch.forwarding import Forwarding
 from jaxnb.launch.host import facts as facts_here
 from jaxnb.launch.member import Member, is_here
-from jaxnb.launch.remote import Reach, RemoteAgentClient, Start, travelling
+from jaxnb.launch.remote import MORE_SECONDS, Reach, RemoteAgentClient, Start, travelling
 from jaxnb.launch.ssh import SSH
 from jaxnb.model.group import HostFacts
 from jaxnb.options import LOST_SECONDS
@@ -434,7 +434,8 @@ class Agents:
                 member.client.give_up()
             member.client.end()
         deadline = time.monotonic() + timeout_seconds
-        late = [left_text(each.host) for each in self._all() if each.client.is_silent]
+        seconds = self._lost_after + MORE_SECONDS
+        late = [left_text(each.host, seconds) for each in self._all() if each.client.is_silent]
         for member in self._all():
             try:
                 member.client.close(max(0.0, deadline - time.monotonic()))
@@ -452,9 +453,9 @@ def left_out_text(host: str) -> str:
     )
 
 
-def left_text(host: str) -> str:
+def left_text(host: str, seconds: float) -> str:
     """Returns what a host that was given up may still have, and until when."""
     return (
-        f"{host} does not answer, and was given up. What runs there ends by itself within a "
-        "minute, or as soon as its agent, if it is stopped, goes on."
+        f"{host} does not answer, and was given up. What runs there ends by itself {seconds:g} s "
+        "after it was last heard of, or as soon as its agent, if it is stopped, goes on."
     )

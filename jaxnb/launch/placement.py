@@ -165,8 +165,9 @@ def parse_hosts(text: str) -> tuple[AskedHost, ...]:
         match = _HOST.fullmatch(word.strip())
         if match is None or match["count"] == "0":
             raise UsageError(
-                f"--hosts takes names with commas between, and after one `:N` for N processes on "
-                f"it, as in `--hosts hostA,hostB:4`; not {word.strip()!r}. Nothing was started."
+                "--hosts takes names with commas and no spaces between, and after one `:N` for N "
+                f"processes on it, as in `--hosts hostA,hostB:4`; not {word.strip()!r}. Nothing "
+                "was started."
             )
         name = match["name"].replace("[", "").replace("]", "")
         if any(each.name == name for each in found):

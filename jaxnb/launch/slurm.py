@@ -14,7 +14,7 @@ from jaxnb.launch.remote import Reach, Start
 from jaxnb.options import StartOptions
 
 # A step of its own on all that the job has on one node, beside steps that run there.
-OPTIONS = ("--overlap", "--nodes=1", "--ntasks=1", "--mem=0")
+OPTIONS = ("--job-name=jaxnb", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0")
 
 UNSET = ("SLURM_CPUS_PER_TASK", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU", "SLURM_NTASKS_PER_NODE")
 """What the job was asked for, which srun would take for what the step is to have."""
@@ -33,17 +33,21 @@ def with_nodes(options: StartOptions, environment: Mapping[str, str] = os.enviro
     names = environment.get("SLURM_JOB_NODELIST", "")
     if not (environment.get("SLURM_JOB_ID") and names):  # an editor's terminal may have half of it
         raise UsageError(
-            "`--launcher slurm` takes an allocation, and this notebook runs in none (SLURM_JOB_ID "
-            "and SLURM_JOB_NODELIST are not both set). Nothing was started. Start Jupyter within "
-            "one: `salloc -N2 --ntasks-per-node=4 jupyter lab`."
+            "`--launcher slurm` takes an allocation, and this program runs in none (SLURM_JOB_ID "
+            "and SLURM_JOB_NODELIST are not both set). Nothing was started. Start it within one: "
+            "`salloc -N2 --ntasks-per-node=4 jupyter lab`."
+        )
+    if int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
+        raise UsageError(
+            f"This is one of {environment['SLURM_STEP_NUM_TASKS']} tasks that srun has started, "
+            "and each of them would start a group. Nothing was started. Start it once, without "
+            "srun: `--launcher slurm` runs srun itself."
         )
     if missing := [each for each in ("srun", "scontrol") if shutil.which(each) is None]:
         raise UsageError(
             f"`--launcher slurm` takes Slurm's own programs, and `{missing[0]}` is not on PATH. "
             "Nothing was started."
         )
-    if options.hosts:
-        return options
     words = ["scontrol", "show", "hostnames", names]
     shown = subprocess.run(words, capture_output=True, text=True, check=False)
     if shown.returncode:
@@ -53,9 +57,10 @@ def with_nodes(options: StartOptions, environment: Mapping[str, str] = os.enviro
     nodes = shown.stdout.split()
     says = options.num_processes is None and "SLURM_NTASKS" in environment
     tasks = tasks_of(environment.get("SLURM_TASKS_PER_NODE", "")) if says else []
-    if len(tasks) == len(nodes):
-        nodes = [f"{node}:{count}" for node, count in zip(nodes, tasks, strict=True)]
-    return replace(options, hosts=",".join(nodes))
+    counts = dict(zip(nodes, tasks, strict=True)) if len(tasks) == len(nodes) else {}
+    asked = [each.strip() for each in options.hosts.split(",")] if options.hosts else nodes
+    hosts = [f"{each}:{counts[each]}" if each in counts else each for each in asked]
+    return replace(options, hosts=",".join(hosts))
 
 
 def tasks_of(text: str) -> list[int]:

@@ -99,7 +99,8 @@ class MagicParser(argparse.ArgumentParser):
             word = unknown[0].partition("=")[0]
             is_number = word.isdecimal() and "-n" in self.options
             near = f" Did you mean `-n {word}`?" if is_number else suggest(word, self.options)
-            if any(each.endswith(",") for each in words):
+            is_host = "--hosts" in words and word[0] != "-" and not is_number
+            if is_host or any(each.endswith(",") for each in words):
                 near = " A list takes commas without spaces, as in `0,2` and `hostA,hostB`."
             self.error(f"unknown option {word!r}.{near}")
         return found

@@ -53,7 +53,10 @@ def write(process: ThisProcess, *, folder: str) -> StateFile | Refused:
     try:
         return packed.write(path)
     except OSError as error:
-        return Refused(f"could not write to {path.parent.parent} ({error.strerror or error})")
+        chosen, why = path.parent.parent, error.strerror or error
+        if chosen.is_dir() and not path.parent.is_dir():  # which the notebook has made in it
+            why = "its host has another directory of that name than the notebook's"
+        return Refused(f"could not write to {chosen} ({why})")
     finally:
         drop(process)
 

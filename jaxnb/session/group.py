@@ -22,7 +22,7 @@ from jaxnb.cells.outcome import (
 from jaxnb.compat.ipython import installed, newer_than_tested
 from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError, UsageError
 from jaxnb.launch.cluster import ProcessGroup
-from jaxnb.launch.deaths import Death, death_error
+from jaxnb.launch.deaths import Death, death_error, describe_death
 from jaxnb.launch.folder import OFF, programs_folder
 from jaxnb.launch.placement import Placement, counts_of, parse_hosts, place, place_on_hosts
 from jaxnb.launch.slurm import with_nodes
@@ -143,8 +143,8 @@ class Life:
         )
 
     def _what_is_broken(self) -> list[str]:
-        if self.state != "broken" or self.deaths:  # who has died is in the table
-            return []
+        if self.state != "broken" or self.deaths:  # which processes have died is in the table
+            return _without_helpers_texts(self.deaths)
         return [_broken_text(self.lifecycle.phase, self._work.unended())]
 
     def _broken_error(self) -> SessionBrokenError:
@@ -341,6 +341,12 @@ class Life:
     def _on_stray(self, output: Output) -> None:
         is_up = self.lifecycle.phase is not Phase.STARTING
         self._work.take_output(output, is_kept=is_up)
+
+
+def _without_helpers_texts(deaths: Sequence[Death]) -> list[str]:
+    """Returns what is said of a group that has lost what serves it."""
+    helpers = [each for each in deaths if each.role != "engine"]
+    return [f"{describe_death(each, 0)}. Type `%spmd_restart`." for each in helpers]
 
 
 def _broken_text(phase: Phase, unended: Collection[int], done: str = "") -> str:

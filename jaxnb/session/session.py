@@ -12,7 +12,6 @@ from jaxnb.cells.result import CellResult, calls_of
 from jaxnb.cells.sinks import OutputSink, StderrNotices
 from jaxnb.compiled import comparing
 from jaxnb.compiled.comparison import Comparison
-from jaxnb.errors import SessionBrokenError
 from jaxnb.labels import Outputs
 from jaxnb.launch.deaths import Death
 from jaxnb.lockstep.settings import KnownSettings
@@ -108,11 +107,11 @@ class Session(Transfers):
     def close(self) -> None:
         """Ends all processes of the group. A second call does nothing.
 
-        Guarantees that none is alive when it returns; raises SessionBrokenError of a silent host. A
+        Guarantees that none is alive when it returns; a silent host is named on standard error. A
         running cell ends with an error. Exit handlers (``atexit``) run if they take under a second.
         """
         if left := self._life.close():
-            raise SessionBrokenError(left)
+            StderrNotices().notice(left)
 
     def helper_pids(self) -> dict[str, int]:
         """Returns the process ids of what serves the group, by what it is."""

@@ -79,6 +79,9 @@ def test_a_group_has_the_nodes_and_tasks_of_the_allocation(allocate: Allocate) -
     program.do(START.replace("(", "(3, ", 1))
     assert len(program.do(PLACES)) == 3
     assert program.do(f"session.run({CELL!r}).value") == 66
+    program.do("session.close()")
+    program.do(START.replace("(", "(hosts='hostB', "))
+    assert program.do(PLACES) == ["hostB"] * 2
 
 
 def test_who_ends_the_job_ends_the_group_and_is_named(allocate: Allocate, nodes: Hosts) -> None:

@@ -290,6 +290,12 @@ def test_without_an_allocation_slurm_is_refused() -> None:
     assert with_nodes(others, {}) is others
 
 
+def test_slurm_is_refused_in_each_task_of_a_step() -> None:
+    environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "a", "SLURM_STEP_NUM_TASKS": "4"}
+    with pytest.raises(UsageError, match=r"one of 4 tasks .* Nothing was started.*without srun"):
+        with_nodes(StartOptions(launcher="slurm"), environment)
+
+
 @pytest.mark.parametrize(
     ("errors", "told"),
     [
