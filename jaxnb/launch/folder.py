@@ -44,6 +44,17 @@ LONGEST_NAME = 20
 """The sockets' names have so many characters at most; of a whole path the system takes 103 (macOS)
 or 107 (Linux), so that the folder's is not free to be long."""
 
+
+def service_name(pid: int) -> str:
+    """Returns the name of the socket of JAX's coordination service in the group's folder."""
+    return f"jax-{pid}"
+
+
+def sentinel_name(process_index: int, pid: int) -> str:
+    """Returns the name of a sentinel's socket: no other process has it, on any host."""
+    return f"sentinel-{process_index}-{pid}"
+
+
 OWNER = "owner"
 """The file in a folder that says whose it is: see :func:`mark`."""
 

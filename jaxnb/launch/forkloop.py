@@ -22,8 +22,9 @@ import psutil
 
 from jaxnb.launch import lifeline
 from jaxnb.launch.deaths import ChatterFilter, DumpFilter, undated
-from jaxnb.launch.folder import command_line
+from jaxnb.launch.folder import command_line, sentinel_name, service_name
 from jaxnb.launch.scratch import Scratch
+from jaxnb.lockstep.messages import conductor_beside
 
 TAIL_BYTES = 16 << 10
 """How much of what a child wrote last is kept, to be shown when it dies."""
@@ -70,9 +71,10 @@ class Child:
 def sockets_of(pid: int, role: str, index: int, arguments: Mapping[str, Any]) -> list[str]:
     """Returns the names of what a child listens on in the group's folder, from some time on."""
     if role == "engine":
-        return [f"sentinel-{index}-{pid}"]
+        return [sentinel_name(index, pid)]
     if role == "service":
-        return [f"jax-{pid}", f"lock-{pid}"]
+        service = service_name(pid)
+        return [service, conductor_beside(f"unix:{service}").name]
     return [name for name, *_ in arguments.get("routes", ())]
 
 

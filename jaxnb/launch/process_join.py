@@ -26,7 +26,7 @@ from jaxnb.compat.ipykernel import PythonOutStream
 from jaxnb.errors import StartError
 from jaxnb.labels import START_IMPORTS
 from jaxnb.launch import process_compiling
-from jaxnb.launch.folder import ENDPOINT, OFF
+from jaxnb.launch.folder import ENDPOINT, OFF, service_name
 from jaxnb.lockstep import process_recorder
 from jaxnb.lockstep.conductor_loop import Loop
 from jaxnb.lockstep.connections import Door
@@ -191,7 +191,7 @@ def serve(cluster_dir: str, num_processes: int, ready_fd: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.umask(0o077)
-    path = os.path.join(cluster_dir, f"jax-{os.getpid()}")
+    path = os.path.join(cluster_dir, service_name(os.getpid()))
     address = f"unix:{quote(os.fsencode(path))}"
     service = jax_runtime.start_coordination_service(address, num_processes)
     door = Door(conductor_beside(address), Packets(num_processes).max_bytes)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 from jupyter_client.session import Session
 
+from jaxnb.launch.folder import sentinel_name
 from jaxnb.model.group import SentinelAddress, SentinelFault
 from jaxnb.wire.messages import METADATA_KEY, digest, dump
 
@@ -171,7 +172,7 @@ def _bind(listening: zmq.Socket[bytes], folder: str, process_index: int) -> str:
     """Binds a socket in a folder; what waits in it is bounded, whoever sends.
 
     Returns:
-        Where it is to be reached; no other process of the group has that name, on any host.
+        Where it is to be reached.
     """
     listening.linger = 0
     listening.maxmsgsize = LARGEST_BYTES
@@ -179,6 +180,6 @@ def _bind(listening: zmq.Socket[bytes], folder: str, process_index: int) -> str:
     # a second lock where this build of ZeroMQ has it; the folder's mode is the first
     with contextlib.suppress(zmq.ZMQError):
         listening.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
-    url = f"ipc://{folder}/sentinel-{process_index}-{os.getpid()}"
+    url = f"ipc://{folder}/{sentinel_name(process_index, os.getpid())}"
     listening.bind(url)
     return url
