@@ -75,7 +75,7 @@ class ProcessGroup:
         launcher, self._lost_after = launcher_of(options), options.lost_after
         if options.hosts:
             hosts = [each.name for each in parse_hosts(options.hosts)]
-            self._reach = SRUN if options.launcher == "slurm" else SSH
+            self._remote_shell = SRUN if options.launcher == "slurm" else SSH
             names = [each.partition("=")[0] for each in options.env]
             self._fork_server = Agents(
                 hosts,
@@ -83,7 +83,7 @@ class ProcessGroup:
                 launcher=launcher,
                 names=names,
                 lost_after=options.lost_after,
-                reach=self._reach,
+                remote_shell=self._remote_shell,
             )
         else:
             self._fork_server = take(launcher, self._on_fork_event)
@@ -293,7 +293,7 @@ class ProcessGroup:
     def _on_host_of(self, process_index: int) -> str:
         """Returns what to type before a command to run it beside a process; or nothing."""
         host = self.remote_host_of(process_index)
-        return self._reach.on(host) if host else ""
+        return self._remote_shell.on(host) if host else ""
 
     def _silent(self, process_indices: Sequence[int]) -> dict[str, str]:
         if isinstance(self._fork_server, Agents):

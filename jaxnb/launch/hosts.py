@@ -29,7 +29,7 @@ from jaxnb.launch.forkclient import NO_LINES, EventHandler, take
 from jaxnb.launch.forwarding import Forwarding
 from jaxnb.launch.host import facts as facts_here
 from jaxnb.launch.member import Member, is_here
-from jaxnb.launch.remote import MORE_SECONDS, Reach, RemoteAgentClient, Start, travelling
+from jaxnb.launch.remote import MORE_SECONDS, AgentStart, RemoteAgentClient, RemoteShell, travelling
 from jaxnb.launch.ssh import SSH
 from jaxnb.model.group import HostFacts
 from jaxnb.options import LOST_SECONDS
@@ -71,7 +71,7 @@ class Agents:
         names: Variables of the notebook's environment that processes on other hosts get, beside
             those of JAX, XLA and NCCL.
         lost_after: Seconds without an answer after which a host is given up.
-        reach: What reaches other hosts.
+        remote_shell: What reaches other hosts.
 
     Attributes:
         directory: The group's folder on the notebook's host. Whoever closes this removes it.
@@ -89,10 +89,10 @@ class Agents:
         python: str = "",
         names: Sequence[str] = (),
         lost_after: float = LOST_SECONDS,
-        reach: Reach = SSH,
+        remote_shell: RemoteShell = SSH,
     ) -> None:
         self.on_event = on_event
-        self._python, self._reach = python or sys.executable, reach
+        self._python, self._remote_shell = python or sys.executable, remote_shell
         self._names, self._lost_after = names, lost_after
         self._directory = os.getcwd()
         self._is_up = self._is_closing = False
@@ -128,8 +128,8 @@ class Agents:
             member.folder = own.directory
             return member
         member.client = RemoteAgentClient(
-            self._reach,
-            Start(host, self._python, self._directory, launcher, self._lost_after),
+            self._remote_shell,
+            AgentStart(host, self._python, self._directory, launcher, self._lost_after),
             os.path.join(self.directory, f"agent-{len(self._members)}.log"),
             travelling(os.environ, self._names),
             on_event,
@@ -146,7 +146,7 @@ class Agents:
             try:
                 (facts,) = future.result(max(0.0, deadline - time.monotonic()))["facts"]
                 if isinstance(member.client, RemoteAgentClient):
-                    self._reach.require_same(member.client.start, facts, own)
+                    self._remote_shell.require_same(member.client.start, facts, own)
                 member.folder, member.address = facts["folder"], facts["address"]
             except TimeoutError:
                 refused.append(self._no_answer_text(member))
@@ -156,11 +156,11 @@ class Agents:
             raise StartError("\n".join(refused))
 
     def _no_answer_text(self, member: Member) -> str:
-        last = member.client.last_lines()
+        last, by_hand = member.client.last_lines(), self._remote_shell.on(member.host)
         return (
             f"No agent could be started on {member.host}: it has not answered for "
-            f"{START_SECONDS:g} s. Nothing was started. `{self._reach.on(member.host)} true` has "
-            f"to work by itself, and quickly.{'' if last == NO_LINES else chr(10) + last}"
+            f"{START_SECONDS:g} s. Nothing was started. `{by_hand} true` has to work by itself, "
+            f"and quickly.{'' if last == NO_LINES else chr(10) + last}"
         )
 
     def publish(self) -> None:

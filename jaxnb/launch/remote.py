@@ -42,7 +42,7 @@ def travelling(environment: Mapping[str, str], names: Sequence[str] = ()) -> dic
 
 
 @dataclass(frozen=True)
-class Start:
+class AgentStart:
     """What an agent is started with on its host.
 
     Attributes:
@@ -67,7 +67,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Reach:
+class RemoteShell:
     """A way to run programs on other hosts.
 
     Attributes:
@@ -78,10 +78,10 @@ class Reach:
     """
 
     by_hand: str
-    command: Callable[[Start], list[str]]
+    command: Callable[[AgentStart], list[str]]
     failure: Callable[[str, int | None, str], tuple[str, str] | None]
 
-    def refusal(self, start: Start, status: int | None, errors: str, printed: str = "") -> str:
+    def refusal(self, start: AgentStart, status: int | None, errors: str, printed: str = "") -> str:
         """Returns why no agent could be started on a host, and what to type.
 
         Args:
@@ -101,7 +101,7 @@ class Reach:
         """Returns what to type before a command to run it on a host."""
         return f"{self.by_hand} {host}"
 
-    def _of_command(self, start: Start, status: int | None, errors: str) -> tuple[str, str]:
+    def _of_command(self, start: AgentStart, status: int | None, errors: str) -> tuple[str, str]:
         python = shlex.quote(start.python)
         if status in (126, 127):
             return (
@@ -122,7 +122,9 @@ class Reach:
             f"Try `{self.on(start.host)} {python} -c 'import jaxnb'`.",
         )
 
-    def require_same(self, start: Start, facts: Mapping[str, Any], own: Mapping[str, str]) -> None:
+    def require_same(
+        self, start: AgentStart, facts: Mapping[str, Any], own: Mapping[str, str]
+    ) -> None:
         """Refuses an agent with another Python, JAX or jaxnb than the notebook's.
 
         Args:
@@ -162,7 +164,7 @@ class RemoteAgentClient(AgentClient):
     process or the connection ends in whatever way.
 
     Args:
-        reach: What reaches the host.
+        remote_shell: What reaches the host.
         start: What the agent is started with.
         log_path: The file for what that program and the agent write to standard error.
         environment: The variables that are added to the host's own.
@@ -174,15 +176,15 @@ class RemoteAgentClient(AgentClient):
 
     def __init__(
         self,
-        reach: Reach,
-        start: Start,
+        remote_shell: RemoteShell,
+        start: AgentStart,
         log_path: str,
         environment: Mapping[str, str],
         on_event: Callable[[dict[str, Any]], None],
     ) -> None:
-        self.reach, self.start = reach, start
+        self.remote_shell, self.start = remote_shell, start
         self.name = f"The agent on {start.host}"
-        words = reach.command(start)
+        words = remote_shell.command(start)
         try:
             super().__init__(words, log_path, on_event, json.dumps(dict(environment)).encode())
         except FileNotFoundError:
@@ -213,7 +215,7 @@ class RemoteAgentClient(AgentClient):
         if not self.has_begun:
             printed = self.printed.decode(errors="replace")
             return StartError(
-                self.reach.refusal(self.start, self.status, self.last_lines(), printed)
+                self.remote_shell.refusal(self.start, self.status, self.last_lines(), printed)
             )
         return super()._ended_error()
 

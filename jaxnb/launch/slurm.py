@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from jaxnb.errors import UsageError
-from jaxnb.launch.remote import Reach, Start
+from jaxnb.launch.remote import AgentStart, RemoteShell
 from jaxnb.options import StartOptions
 
 # A step of its own on all that the job has on one node, beside steps that run there.
@@ -69,14 +69,14 @@ def tasks_of(text: str) -> list[int]:
     return [int(tasks) for tasks, nodes in found for _ in range(int(nodes or 1))]
 
 
-def srun_command(start: Start) -> list[str]:
+def srun_command(start: AgentStart) -> list[str]:
     """Returns the command line that starts an agent on a node of the allocation."""
     unset = [word for name in UNSET for word in ("-u", name)]
     return ["env", *unset, "srun", *OPTIONS, f"--nodelist={start.host}", *start.words]
 
 
 def _failure(host: str, _: int | None, errors: str) -> tuple[str, str] | None:
-    """Returns why srun has failed, and what to type; see :class:`~jaxnb.launch.remote.Reach`."""
+    """Returns why srun has failed, and what to type; see ``RemoteShell``."""
     if "Invalid job id" in errors or "Expired or invalid job" in errors:
         return "the allocation has ended", "Start Jupyter within a new one."
     if "node configuration is not available" in errors or "Invalid node name" in errors:
@@ -92,4 +92,4 @@ def _failure(host: str, _: int | None, errors: str) -> tuple[str, str] | None:
 
 BY_HAND = "srun --overlap -N1 -n1 -w"
 
-SRUN = Reach(BY_HAND, srun_command, _failure)
+SRUN = RemoteShell(BY_HAND, srun_command, _failure)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from jaxnb.launch.remote import Reach, Start
+from jaxnb.launch.remote import AgentStart, RemoteShell
 
 CONNECT_SECONDS = 10
 """So long a host may take to accept a connection, the exchange of keys included."""
@@ -34,7 +34,7 @@ SSH_FAILED = 255
 """ssh's own exit status if the connection failed; else it is the remote command's."""
 
 
-def ssh_command(start: Start) -> list[str]:
+def ssh_command(start: AgentStart) -> list[str]:
     """Returns the command line that starts an agent on a host."""
     # The user's shell there need not be a POSIX one.
     remote = shlex.join(["exec", *start.words])
@@ -48,7 +48,7 @@ _CONNECTION = re.compile(r"connect to (?:host|address) .* port (\d+): (.+)")
 
 
 def _failure(host: str, status: int | None, errors: str) -> tuple[str, str] | None:
-    """Returns why ssh has failed, and what to type; see :class:`~jaxnb.launch.remote.Reach`."""
+    """Returns why ssh has failed, and what to type; see ``RemoteShell``."""
     if status != SSH_FAILED:
         return None
     by_hand = f"`ssh {host} true` has to work by itself, without a question"
@@ -73,4 +73,4 @@ def _failure(host: str, status: int | None, errors: str) -> tuple[str, str] | No
     return "the connection failed", f"{by_hand}."
 
 
-SSH = Reach("ssh", ssh_command, _failure)
+SSH = RemoteShell("ssh", ssh_command, _failure)

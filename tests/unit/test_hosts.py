@@ -12,7 +12,7 @@ import pytest
 from jaxnb.errors import SessionBrokenError, StartError, UsageError
 from jaxnb.launch.answers import joined, merge, translated
 from jaxnb.launch.placement import AskedHost, parse_hosts, place_on_hosts
-from jaxnb.launch.remote import Start, travelling
+from jaxnb.launch.remote import AgentStart, travelling
 from jaxnb.launch.slurm import SRUN, tasks_of, with_nodes
 from jaxnb.launch.ssh import SSH
 from jaxnb.model.group import HostFacts
@@ -139,7 +139,7 @@ def test_jaxs_variables_travel_and_those_that_the_user_names() -> None:
 
 
 def test_a_folder_with_any_name_is_one_word() -> None:
-    start = Start("u@h", "/a b/python", "/it's; rm -rf $HOME", "fork", 60)
+    start = AgentStart("u@h", "/a b/python", "/it's; rm -rf $HOME", "fork", 60)
     *options, host, command = SSH.command(start)
     assert (options[0], options[-1], host) == ("ssh", "--", "u@h")
     assert command.startswith("exec /bin/sh -c ")
@@ -198,7 +198,7 @@ def test_several_answers_are_one(answers: list[Any], spared: bool, outcome: Any)
 
 # ---------------------------------------------------------------------- refusals
 
-START = Start("hostB", "/opt/python", "/home", "fork", 60)
+START = AgentStart("hostB", "/opt/python", "/home", "fork", 60)
 
 
 @pytest.mark.parametrize(
