@@ -2,9 +2,9 @@
 # Usage: install.sh FOLDER newest|oldest|next WHAT REQUIREMENT...
 #
 # Installs into an environment, at the newest or the oldest versions that constraints/ has for its
-# Python, those of build tools included; "next" for the newest that there are, pre-releases too. uv does it in a fifth of pip's time: pip brings it into
-# the environment where it is not installed, and does it alone where uv cannot (say, as only pip
-# has been told of a mirror).
+# Python, those of build tools included; "next" for the newest that there are, pre-releases too. uv
+# does it in a fifth of pip's time: pip brings it into the environment where it is not installed,
+# and does it alone where uv cannot (say, as only pip has been told of a mirror).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$1 age=$2 what=$3

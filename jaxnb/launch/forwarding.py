@@ -118,7 +118,6 @@ def require_reachable(member: Member) -> None:
     except OSError as error:
         raise StartError(
             f"{member.host} has an agent, and {where[0]} port {where[1]} there cannot be reached "
-            f"({error}). "
-            "The hosts of a group, and the notebook's, connect to each other on ports that the "
-            "system chooses. Nothing was started. Let a firewall between them pass TCP."
+            f"({error}). The hosts of a group, and the notebook's, connect to each other on ports "
+            "that the system chooses. Nothing was started. Let a firewall between them pass TCP."
         ) from None

@@ -16,6 +16,9 @@ from jaxnb.options import StartOptions
 # A step of its own on all that the job has on one node, beside steps that run there.
 OPTIONS = ("--job-name=jaxnb", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0")
 
+BY_HAND = "srun --overlap -N1 -n1 -w"
+"""What to type before a node and a command to run it there."""
+
 UNSET = ("SLURM_CPUS_PER_TASK", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU", "SLURM_NTASKS_PER_NODE")
 """What the job was asked for, which srun would take for what the step is to have."""
 
@@ -89,7 +92,5 @@ def _failure(host: str, _: int | None, errors: str) -> tuple[str, str] | None:
         return "srun has failed", f"`{BY_HAND} {host} true` has to work by itself."
     return None
 
-
-BY_HAND = "srun --overlap -N1 -n1 -w"
 
 SRUN = RemoteShell(BY_HAND, srun_command, _failure)
