@@ -49,7 +49,7 @@ class Conductor:
 
     def __init__(self, num_processes: int) -> None:
         self._processes = [Process() for _ in range(num_processes)]
-        self._members: dict[int, Processes] = {}
+        self._members: dict[int, frozenset[int]] = {}
         self._late: dict[int, dict[int, Stop]] = {}
         self._stops = 0
         self._talks = Talks()
@@ -66,13 +66,14 @@ class Conductor:
         state.due = self._late.get(cell, {}).pop(process, None)
         is_interrupted = state.due is not None and state.due.kind == "interrupted"
         presses: list[Decision] = [Press(process)] if is_interrupted else []
-        self._members[cell] = tuple(sorted(members))
+        if cell not in self._members:
+            self._members[cell] = frozenset(members)
         for old_cell in [number for number in {*self._members, *self._late} if number < cell]:
             if all(each.cell != old_cell for each in self._processes):
                 self._members.pop(old_cell, None)
                 self._late.pop(old_cell, None)
                 self._talks.forget(old_cell)
-        return [*presses, *self._decide()]
+        return presses  # it may say any word now: no other can be granted or stopped for it
 
     def say(
         self, process: int, token: int, lane: Lane, word: Word, text: str = ""
@@ -118,12 +119,10 @@ class Conductor:
         return [self._answer(waiting, self._new_stop("withdrawn")), *self._decide()]
 
     def _is_simple(self, waiting: Waiting, cell: int) -> bool:
-        """Whether all who wait say this word, and all who take part are in its cell."""
-        for each in self._processes:
-            if each.main is not None and not each.main.word.agrees_with(waiting.word):
-                return False
-        participants = (self._processes[q] for q in waiting.word.participants)
-        return cell != 0 and all(each.cell == cell and not each.is_dead for each in participants)
+        """Whether all who wait say this word, and all who take part may still say it."""
+        if cell == 0 or not all(w.word.agrees_with(waiting.word) for w in self._waiting_main()):
+            return False
+        return all(self._gone(q, cell) is None for q in waiting.word.participants)
 
     def leave(self, process: int, end: End) -> list[Decision]:
         """A process has left its cell; it may report this more than once."""
@@ -241,6 +240,8 @@ class Conductor:
         """Grants and stops until nothing more follows from what is known."""
         self._round = None
         decisions: list[Decision] = []
+        if not self._talks and not any(each.main or each.others for each in self._processes):
+            return decisions  # nobody waits, as when a cell ends
         while found := (
             self._grant_main() or self._grant_other() or self._stop_some() or self._explain()
         ):
@@ -248,8 +249,7 @@ class Conductor:
         return decisions
 
     def _grant_main(self) -> list[Answer]:
-        for waiting in self._waiting_main():
-            word = waiting.word
+        for word, _ in self._words():
             if all(self._has_said(q, word) for q in word.participants):
                 return self._grant(word)
         return []
@@ -276,10 +276,10 @@ class Conductor:
         return next((each for each in others if each.word.agrees_with(word)), None)
 
     def _stop_some(self) -> list[Answer]:
-        for waiting in self._waiting_main():
-            for q in waiting.word.participants:
-                if (gone := self._gone(q, self._processes[waiting.process].cell)) is not None:
-                    return self._stop_missing(waiting.word, gone[0])
+        for word, cell in self._words():
+            for q in word.participants:
+                if (gone := self._gone(q, cell)) is not None:
+                    return self._stop_missing(word, gone[0])
         for waiting in self._waiting_other():
             word = waiting.word
             if dead := [q for q in word.participants if self._processes[q].is_dead]:
@@ -312,9 +312,9 @@ class Conductor:
     def _stop_stuck(self) -> list[Answer]:
         """Stops the words that wait for one another, so that none can ever be granted."""
         words: list[Word] = []
-        for waiting in self._waiting_main():
-            if not any(waiting.word.agrees_with(word) for word in words):
-                words.append(waiting.word)
+        for said, _ in self._words():
+            if not any(said.agrees_with(word) for word in words):
+                words.append(said)
         possible: list[Word] = []
         has_grown = True
         while has_grown:
@@ -373,6 +373,15 @@ class Conductor:
 
     def _waiting_main(self) -> Iterator[Waiting]:
         return (each.main for each in self._processes if each.main is not None)
+
+    def _words(self) -> list[tuple[Word, int]]:
+        """Returns the words of main threads, with their cells: each once, however many say it."""
+        found: list[tuple[Word, int]] = []
+        for process, _, word, _ in self._waiting_main():
+            cell = self._processes[process].cell
+            if not any(known == cell and word.agrees_with(each) for each, known in found):
+                found.append((word, cell))
+        return found
 
     def _waiting_other(self) -> Iterator[Waiting]:
         return (one for each in self._processes for one in each.others.values())
