@@ -139,6 +139,7 @@ def result_of(
         asked = PackRequest(transfer=uuid.uuid4().hex, cell=request.request_id, digest=digest)
         return puller.cell_value(index, asked, key, gather)
 
+    holders = _holders(replies)
     per_process = {
         index: ProcessResult(
             process_index=index,
@@ -154,7 +155,7 @@ def result_of(
             memory=reply.memory,
             computes=reply.computes,
             fetch=partial(fetch, index, reply.value.digest if reply.value else b""),
-            gather=partial(gather, _holders(replies, index)),
+            gather=partial(gather, holders[index]),
         )
         for index, reply in replies.items()
     }
@@ -184,16 +185,20 @@ def _with_suspect(info: ValueInfo | None, suspect: str) -> ValueInfo | None:
     return replace(info, array=replace(info.array, suspect=info.array.suspect or suspect))
 
 
-def _holders(replies: Mapping[int, CellReply], index: int) -> tuple[int, ...]:
-    """Returns whom the array is read from that one process has as its value.
+def _holders(replies: Mapping[int, CellReply]) -> dict[int, tuple[int, ...]]:
+    """Returns by process whom the array is read from that it has as its value.
 
     Where processes have several arrays, each over some of them, those; of one array each process's
     own part, as the result has the whole.
     """
     places = {i: place_of(reply.value) for i, reply in replies.items()}
-    if places[index] is None or len(set(places.values())) == 1:
-        return (index,)
-    return tuple(i for i, place in places.items() if place == places[index])
+    at: dict[object, list[int]] = {}
+    for i, place in places.items():
+        at.setdefault(place, []).append(i)
+    return {
+        i: (i,) if place is None or len(at) == 1 else tuple(at[place])
+        for i, place in places.items()
+    }
 
 
 class Examiner:
