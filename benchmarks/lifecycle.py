@@ -17,7 +17,7 @@ from benchmarks.measure import Row, alternate, run_reporting, say
 
 NAMES = ("start", "memory", "idle", "restart", "stop", "many", "recover", "run")
 
-MANY = 32
+FEW, MANY = 8, 32
 BARE_IMPORT = "import jax, jax.numpy, ipyparallel.engine.app, ipykernel.ipkernel"
 
 SCRIPT = """\
@@ -50,9 +50,14 @@ def measure(names: set[str], sides: list[str], quick: bool) -> Iterator[Row]:
         yield Row("restart 4", "s", ours, peer, limit=1.0, note=note)
         yield Row("stop 4, none left", "s", *picked(reports, "stop"), limit=0.5)
     if "many" in names and "jaxnb" in sides:
-        say(f"{MANY} processes: start")
-        reports = alternate({"jaxnb": partial(life, "jaxnb", str(MANY))}, 1 if quick else 3)
-        yield Row(f"start {MANY} to first psum", "s", picked(reports, "start")[0], [], limit=8.0)
+        say(f"{FEW} and {MANY} processes: start")
+        sizes = {str(n): partial(life, "jaxnb", str(n)) for n in (FEW, MANY)}
+        few, many = (
+            [r["start"] for r in those] for those in alternate(sizes, 1 if quick else 3).values()
+        )
+        yield Row(f"start {MANY} to first psum", "s", many, [], limit=8.0)
+        each = [1e3 * (m - f) / (MANY - FEW) for f, m in zip(few, many, strict=True)]
+        yield Row(f"start, each process from {FEW} to {MANY}", "ms", each, [], limit=150.0)
     for size in ("4x1", "4x2") if "recover" in names else ():
         yield recover_row(size, sides, 1 if quick else 2)
     if "run" in names:

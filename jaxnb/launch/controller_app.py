@@ -139,6 +139,7 @@ class Controller(IPController):  # type: ignore[misc]
         # A second lock: the first is the mode of the folder, which a user may change.
         self.context.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
         super().init_hub()
+        self.hub.engine_state_file = ""  # nobody reads it; written whole at each registration
         self._is_waking = False
         ipyparallel.leave_out_traffic(self.hub)
         ipyparallel.call_at_registrations(self.hub, self._begin_to_wake_hearts)
