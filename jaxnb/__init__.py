@@ -64,6 +64,13 @@ def start(
     hosts: str | Sequence[str] = (),
     env: Sequence[str] = (),
     lost_after: float = 60.0,
+    attach: str = "",
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
+    partition: str = "",
+    account: str = "",
+    qos: str = "",
+    time_limit: str = "",
     collectives: str = "gloo",
     compile_cache: str = "",
     bare: bool = False,
@@ -83,12 +90,22 @@ def start(
         devices_per_process: CPU devices of each process; 1 by default.
         platform: ``"auto"`` (GPUs where there are any), ``"cpu"`` or ``"gpu"``.
         launcher: How they are started; ``"fork"`` on Linux, ``"local"`` elsewhere. ``"slurm"``: on
-            the nodes of the allocation that this process runs in.
+            the nodes of the allocation that this process runs in, else in a job that is submitted.
+            Every other launcher of engines that ipyparallel knows too, such as ``"mpi"``.
         hosts: The hosts to start them on over ssh, as ``"hostA,hostB:4"`` or a list, four processes
             on the second; this host by default. See :doc:`/clusters`.
         env: Variables that processes on other hosts get beside ``JAX_…``, ``XLA_…`` and ``NCCL_…``,
             each as ``NAME`` or ``NAME=VALUE``.
         lost_after: Seconds without an answer after which another host is given up: 5 to 90.
+        attach: A profile of ipyparallel's, as ``"PROFILE"`` or ``"PROFILE:CLUSTER_ID"``: the
+            engines of a cluster that runs start the processes, one for each engine.
+        nodes: On how many nodes a job that is submitted is to run; by default one.
+        gpus_per_node: How many GPUs it asks for on each.
+        partition: Its partition, or queue. This and all that follows: as the site has it, or as the
+            user has configured it for ipyparallel, unless it is given.
+        account: The account that it is charged to.
+        qos: Its quality of service.
+        time_limit: How long it may run, as Slurm writes times: ``"1:30:00"``.
         collectives: The library of the CPU collectives: ``"gloo"``.
         compile_cache: A folder for compiled programs. The first process that needs a program
             compiles it and keeps it there; the others load it, and so do later groups. By default
@@ -123,6 +140,13 @@ def start(
         hosts=hosts if isinstance(hosts, str) else ",".join(hosts),
         env=tuple(env),
         lost_after=lost_after,
+        attach=attach,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        partition=partition,
+        account=account,
+        qos=qos,
+        time_limit=time_limit,
         collectives=collectives,
         compile_cache=os.fspath(compile_cache),
         bare=bare,

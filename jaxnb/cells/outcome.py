@@ -245,8 +245,9 @@ def not_restarted_text(done: str = "") -> str:
         done: What has become of what was asked for, as a sentence.
     """
     return (
-        f"A restart was interrupted or has failed: the variables are lost. {done}Type "
-        "`%spmd_restart` to try again, or `%spmd_stop` and `%spmd_start` for another group."
+        f"A restart was interrupted or has failed: the variables are lost, unless its error says "
+        f"that they are in files. {done}Type `%spmd_restart` to try again, or `%spmd_stop` and "
+        "`%spmd_start` for another group."
     )
 
 

@@ -127,11 +127,16 @@ def _add_run(run: Parser) -> None:
     add("--devices-per-process", type=int, metavar="D", help="CPU devices of each process")
     add("--platform", default="auto", metavar="P", choices=("auto", "cpu", "gpu"),
         help="auto, cpu or gpu; default: auto")  # fmt: skip
-    add("--launcher", metavar="L", choices=("fork", "local", "slurm", "ssh"),
-        help="slurm: on the nodes of its allocation")  # fmt: skip
+    add("--launcher", metavar="L", help="fork, local, ssh, mpi, slurm (--nodes N, --time T …)")
     add("--hosts", default="", metavar="HOSTS", help="run it over ssh on hostA,hostB:2")
     add("--env", action="append", default=[], metavar="NAME=VALUE",
         help="a variable for processes on other hosts")  # fmt: skip
+    for name in ("--nodes", "--gpus-per-node"):
+        add(name, type=int, help=argparse.SUPPRESS)
+    add("--collectives", default="gloo", help=argparse.SUPPRESS)
+    for name in ("--attach", "--partition", "--account", "--qos"):
+        add(name, default="", help=argparse.SUPPRESS)
+    add("--time", dest="time_limit", default="", help=argparse.SUPPRESS)
     add("--compile-cache", default="", metavar="DIR", help="folder for compiled programs, or off")
     add("--check", default="strict", choices=("off", "strict"), help="off: plain JAX, which hangs")
     add("--timeout", type=_seconds, metavar="S", help="end it after S seconds (a notebook's cell)")
@@ -169,7 +174,7 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
     from jaxnb.cli.scripts import module_of, require_writable, script_of
     from jaxnb.errors import JaxnbError, StartError, UsageError
     from jaxnb.launch import forkclient
-    from jaxnb.options import StartOptions, launcher_of
+    from jaxnb.options import JOB_OPTIONS, StartOptions, launcher_of, submits_job
 
     target = asked.module or asked.script
     if not target and own:
@@ -191,6 +196,9 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
             launcher=asked.launcher,
             hosts=asked.hosts,
             env=tuple(asked.env),
+            attach=asked.attach,
+            collectives=asked.collectives,
+            **{name: getattr(asked, name) for name in JOB_OPTIONS},
             compile_cache=asked.compile_cache,
             check=asked.check,
             bare=True,
@@ -217,8 +225,9 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
         script = module_of(target, own) if asked.module else script_of(target, own)
         for file in filter(None, (asked.json, asked.timeline)):
             require_writable(file)
-        if not (options.hosts or asked.launcher == "slurm"):  # this one may not be among them
-            forkclient.start(launcher_of(options))
+        launcher = launcher_of(options)
+        if not (options.hosts or submits_job(options)):  # this host may not be among them
+            forkclient.start(launcher)
     except SyntaxError as error:
         sys.stderr.write("".join(traceback.format_exception_only(error)))
         return 1

@@ -6,7 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 from urllib.parse import quote
 
@@ -15,6 +15,9 @@ from jaxnb.launch.member import Member
 
 ANSWER_SECONDS = 60.0
 """So long one host may take to answer."""
+
+STEP_SECONDS = 0.1
+"""So often what waits for an answer may be ended."""
 
 
 def translated(value: Any, old: str, new: str) -> Any:
@@ -33,13 +36,20 @@ def translated(value: Any, old: str, new: str) -> Any:
     return value
 
 
-def answered(member: Member, answer: Future[Any]) -> Any:
+def answered(member: Member, answer: Future[Any], step: Callable[[], None] | None = None) -> Any:
     """Returns what a host answers.
+
+    Args:
+        member: The host.
+        answer: Its answer.
+        step: Called while it is waited for, until the host answers or is lost.
 
     Raises:
         StartError: It cannot do what it was asked for; the message names it.
         SessionBrokenError: It does not answer, or is lost.
     """
+    while step is not None and not wait([answer], STEP_SECONDS).done:
+        step()
     try:
         return answer.result(ANSWER_SECONDS)
     except TimeoutError:

@@ -60,7 +60,7 @@ def run(role: str, arguments: Mapping[str, Any]) -> None:
         from jaxnb.launch import process_join
 
         process_join.serve(**arguments)
-    elif role == "door":
+    elif role.endswith("door"):
         from jaxnb.launch import tunnel
 
         tunnel.door(**arguments)

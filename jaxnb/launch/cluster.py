@@ -7,18 +7,20 @@ import logging
 import os
 import secrets
 import shutil
-import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.deaths import Death
 from jaxnb.launch.forkclient import ForkServerClient, take
+from jaxnb.launch.forwarding import forwards_of
 from jaxnb.launch.host import LOOPBACK, Look, continue_command, stopped_text
 from jaxnb.launch.hosts import Agents
+from jaxnb.launch.job import Job, Progress
 from jaxnb.launch.member import is_here
 from jaxnb.launch.placement import parse_hosts
 from jaxnb.launch.scratch import MEMORY
@@ -26,7 +28,7 @@ from jaxnb.launch.slurm import SRUN
 from jaxnb.launch.ssh import SSH
 from jaxnb.model.cells import JoinRequest, StreamChunk
 from jaxnb.model.group import HostFacts
-from jaxnb.options import StartOptions, launcher_of
+from jaxnb.options import StartOptions, launcher_of, submits_job
 
 FACTS_SECONDS = 30.0
 """So long the fork server may take to start, import, and ask the driver for its GPUs."""
@@ -51,9 +53,12 @@ class ProcessGroup:
         on_death: Called from another thread for each unexpected :class:`Death`.
         on_output: Called likewise with what the C code of a process (XLA, NCCL) wrote to its
             standard output or error.
+        on_notice: Called likewise with what is to be known of a job that the group runs in.
 
     Attributes:
         directory: The group's folder, which no other user can enter: sockets, keys and logs.
+        replaces_processes: New processes can take the place of others; else all end and start
+            together.
     """
 
     def __init__(
@@ -61,10 +66,12 @@ class ProcessGroup:
         options: StartOptions,
         on_death: Callable[[Death], None],
         on_output: Callable[[StreamChunk], None],
+        on_notice: Callable[[str], None],
     ) -> None:
         self._on_death = on_death
         self._on_output = on_output
-        self._stopping = threading.Event()
+        self._ending: Collection[str] = ()  # the roles of those that are being ended
+        self._is_closing = False
         self._id = secrets.token_hex(4)
         self._connection_info = self.service_address = ""
         self._generation = 0
@@ -73,9 +80,10 @@ class ProcessGroup:
         self.identities: dict[int, str] = {}
         self._fork_server: ForkServerClient | Agents
         launcher, self._lost_after = launcher_of(options), options.lost_after
-        if options.hosts:
-            hosts = [each.name for each in parse_hosts(options.hosts)]
-            self._remote_shell = SRUN if options.launcher == "slurm" else SSH
+        self.replaces_processes = options.launcher != "mpi"
+        if options.hosts or submits_job(options):
+            hosts = [each.name for each in parse_hosts(options.hosts)] if options.hosts else []
+            follows = options.launcher == "slurm" or not hosts
             names = [each.partition("=")[0] for each in options.env]
             self._fork_server = Agents(
                 hosts,
@@ -83,13 +91,30 @@ class ProcessGroup:
                 launcher=launcher,
                 names=names,
                 lost_after=options.lost_after,
-                remote_shell=self._remote_shell,
+                remote_shell=SRUN if options.launcher == "slurm" else SSH,
+                make_job=partial(Job, options, on_notice=on_notice) if follows else None,
             )
         else:
             self._fork_server = take(launcher, self._on_fork_event)
         self.directory = self._fork_server.directory
 
     # ------------------------------------------------------------------ its hosts
+
+    def gather(self, progress: Progress) -> None:
+        """Waits until its hosts are there; call this once, before all else.
+
+        Args:
+            progress: Told what a job waits for.
+
+        Raises:
+            StartError: A host cannot be reached, or has not what it needs; close it then.
+        """
+        if isinstance(self._fork_server, Agents):
+            self._fork_server.gather(progress)
+
+    def hosts(self) -> tuple[str, ...]:
+        """Returns the names of its hosts, in the order of the processes; empty if it has one."""
+        return self._fork_server.hosts() if isinstance(self._fork_server, Agents) else ()
 
     def place(self, counts: Sequence[int]) -> None:
         """Says how many processes each host runs, in the order of the hosts."""
@@ -204,7 +229,6 @@ class ProcessGroup:
     def start_processes(self, joins: list[JoinRequest]) -> None:
         """Starts the processes of the group, which join; :attr:`identities` names them."""
         self._generation += 1
-        self._stopping.clear()
         self.identities = {
             join.process_index: f"{self._id}-{self._generation}-{join.process_index}"
             for join in joins
@@ -293,7 +317,9 @@ class ProcessGroup:
     def _on_host_of(self, process_index: int) -> str:
         """Returns what to type before a command to run it beside a process; or nothing."""
         host = self.remote_host_of(process_index)
-        return self._remote_shell.on(host) if host else ""
+        if host and isinstance(self._fork_server, Agents):
+            return self._fork_server.by_hand(host)
+        return ""
 
     def _silent(self, process_indices: Sequence[int]) -> dict[str, str]:
         if isinstance(self._fork_server, Agents):
@@ -302,16 +328,23 @@ class ProcessGroup:
 
     def stop_processes(self) -> None:
         """Ends the processes and the coordination service; the controller stays."""
-        self._stopping.set()
+        roles = ["engine", "service"]
+        self._ending = {*roles, *forwards_of(roles)}
         self._stop("engine", STOP_GRACE_SECONDS)
         # Not before: XLA aborts every process that loses the service, and their exit handlers
         # would not run.
         self._stop("service", 0)
-        self.pids = {}
+        self.pids, self._ending = {}, ()
 
     def _stop(self, role: str, grace_seconds: float) -> None:
         seconds = ANSWER_SECONDS + grace_seconds
-        self._ask("stop", seconds, roles=[role], grace_seconds=grace_seconds)
+        asked: dict[str, Any] = {"roles": [role], "grace_seconds": grace_seconds}
+        try:
+            self._ask("stop", seconds, **asked)
+        except SessionBrokenError:
+            if not self.silent_processes():
+                raise
+            self._ask("stop", seconds, **asked)  # who is silent is given up
 
     def close(self) -> str:
         """Ends everything that this object has started, and removes its folder.
@@ -322,7 +355,7 @@ class ProcessGroup:
         Returns:
             What may be left, as sentences; empty if nothing is.
         """
-        self._stopping.set()
+        self._is_closing = True
         try:
             self._stop("engine", STOP_GRACE_SECONDS / 2)
         except (SessionBrokenError, StartError) as error:
@@ -365,11 +398,13 @@ class ProcessGroup:
             "sizes": [*needed.items()],
             "name": f"jaxnb-{secrets.token_hex(8)}",
         }
-        folders = {*map(Path, self._ask("scratch", place="", **asked)["folders"])}
-        if len(folders) > 1:  # some host has no room in memory
-            on_disk = next(each.parent for each in folders if each.parent != MEMORY)
-            folders = {*map(Path, self._ask("scratch", place=str(on_disk), **asked)["folders"])}
-        return folders.pop()
+        made = self._ask("scratch", place="", lacking="", **asked)["folders"]
+        if len({folder for folder, _ in made}) > 1:  # some host has no room in memory
+            on_disk = [(Path(folder).parent, host) for folder, host in made
+                       if Path(folder).parent != MEMORY]  # fmt: skip
+            place, lacking = on_disk[0]
+            made = self._ask("scratch", place=str(place), lacking=lacking, **asked)["folders"]
+        return Path(made[0][0])
 
     def share_scratch(
         self, files: Mapping[int, str], hosts: Collection[str], step: Callable[[], None]
@@ -395,9 +430,18 @@ class ProcessGroup:
         """
         self._ask("scratch_complete", name=name, text=text)
 
-    def hold_scratch(self, folder: Path) -> None:
-        """Takes over complete folders from a group before this one."""
-        self._ask("scratch_hold", folder=str(folder))
+    def hold_scratch(self, folder: Path, files: Mapping[int, Path]) -> list[int]:
+        """Takes over complete folders, be they from a group before this one.
+
+        Args:
+            folder: Their path.
+            files: Process index to its file.
+
+        Returns:
+            The processes whose files are on the hosts that they run on.
+        """
+        asked = [(index, str(path)) for index, path in files.items()]
+        return list(self._ask("scratch_hold", folder=str(folder), files=asked)["there"])
 
     def end_scratch(self, *, keeps: bool) -> None:
         """Removes the folders, or leaves them for good if they are complete."""
@@ -410,7 +454,7 @@ class ProcessGroup:
         if kind == "text":
             if self.pids.get(event["index"]) == event["pid"]:
                 self._on_output(StreamChunk(event["index"], "stderr", event["text"]))
-        elif kind != "press" and not self._stopping.is_set():  # whom that is for has just ended
+        elif kind != "press" and not self._is_closing and event.get("role") not in self._ending:
             if kind == "ended":
                 server = self._fork_server
                 own = {"pid": server.pid, "tail": server.last_lines()}  # of several hosts it says

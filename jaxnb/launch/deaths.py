@@ -138,9 +138,9 @@ class Death:
 
     Attributes:
         role: ``"engine"``, ``"fork server"``, a helper's (see :mod:`jaxnb.launch.children`), or
-            ``"connection"`` (ssh, to a host on which all have ended with it).
+            ``"connection"`` (ssh, to a host on which all have ended with it) or ``"job"``.
         index: The process index, for an engine.
-        pid: Its process id.
+        pid: Its process id; 0 if it has none on this host.
         status: Exit status; negative for a signal; None if unknown.
         tail: What it wrote last to standard output and error.
         out_of_memory: It was killed by SIGKILL, and the kernel has killed a process for want of
@@ -210,8 +210,11 @@ def describe_death(death: Death, num_processes: int) -> str:
         "door": "The tunnel from other hosts",
         "connection": f"The connection to {death.host}",
     }.get(death.role, "The tunnel to other hosts")
+    if death.role == "job":
+        return death.how
     place = f" on {death.host}" if death.host and death.role != "connection" else ""
-    return f"{who} (pid {death.pid}{place}) {death.how or describe_status(death.status)}"
+    where = f" (pid {death.pid}{place})" if death.pid else place
+    return f"{who}{where} {death.how or describe_status(death.status)}"
 
 
 def last_lines(death: Death) -> str:

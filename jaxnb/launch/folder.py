@@ -37,6 +37,17 @@ def command_line(module: str, *arguments: str) -> list[str]:
     return [sys.executable, *([] if is_checkout else ["-P"]), "-m", module, *arguments]
 
 
+def require_working_directory() -> None:
+    """Raises UsageError if this program's working directory is gone: no process can start in it."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UsageError(
+            f"The notebook's working directory is gone ({error.strerror}): somebody has deleted or "
+            "moved it. Nothing was started or changed. Go to another one, `%cd ~` say."
+        ) from None
+
+
 PATH = (*sys.path,)
 """Where this program imports from, until the user adds to it. Other hosts may have other places."""
 
@@ -88,7 +99,7 @@ def make_folder() -> str:
     )
 
 
-def mark(folder: str | Path, owner_pid: int | None = None) -> None:
+def mark(folder: str | Path, owner_pid: int | None = None, path: str = "") -> None:
     """Writes into a folder that it is of use for as long as a process lives, and no longer.
 
     `jaxnb clean` removes folders with this mark only. It names the folder too: a copy of it that a
@@ -97,32 +108,37 @@ def mark(folder: str | Path, owner_pid: int | None = None) -> None:
     Args:
         folder: The folder.
         owner_pid: The process; by default this one.
+        path: What the folder will be called; by default what it is called.
     """
     pid = os.getpid() if owner_pid is None else owner_pid
+    words = f"{pid} {_started(pid)} {pids_here()} {os.path.realpath(path or folder)}"
     with open(os.path.join(folder, OWNER), "xb", opener=for_this_user) as file:
-        file.write(
-            os.fsencode(f"{pid} {_started(pid)} {pids_of('self')} {os.path.realpath(folder)}")
-        )
+        file.write(os.fsencode(words))
 
 
 def owner_lives(folder: Path) -> bool | None:
     """Whether the process that has marked a folder lives.
 
-    None if the folder has no mark, or that of a container, whose processes have other numbers.
+    None if the folder has no mark, or that of another host or a container, whose processes have
+    other numbers.
     """
     try:
         pid, started, pids, path = os.fsdecode((folder / OWNER).read_bytes()).split(" ", 3)
     except (OSError, ValueError):
         return None
-    if path != os.path.realpath(folder) or pids != pids_of("self"):
+    if path != os.path.realpath(folder) or pids != pids_here():
         return None
     return _started(int(pid)) == started
 
 
-def pids_of(process: int | str) -> str:
-    """Returns the namespace in which a process has its number; empty where nobody tells."""
+def pids_here() -> str:
+    """Returns where processes have the numbers that they have here; empty where nobody tells.
+
+    On each host the first namespace has the same number, so this names what the host runs, too.
+    """
     try:
-        return os.readlink(f"/proc/{process}/ns/pid")
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return ""
 

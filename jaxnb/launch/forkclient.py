@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 from jaxnb.errors import NotEnoughMemoryError, SessionBrokenError, StartError
 from jaxnb.launch.folder import command_line, for_this_user, make_folder
@@ -52,11 +52,61 @@ def _let_go_in_a_fork() -> None:
 os.register_at_fork(after_in_child=_let_go_in_a_fork)
 
 
+class Reached(Protocol):
+    """What a server is commanded through: its process, as a ``Popen`` is, or a connection to it."""
+
+    @property
+    def stdin(self) -> IO[bytes] | None:
+        """Where commands are written."""
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """Where answers and events are read."""
+
+    @property
+    def pid(self) -> int:
+        """Its process on this host; 0 if it has none here."""
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit status; None while it goes on, or if nobody knows."""
+
+    def send_signal(self, sig: int) -> None:
+        """Sends that process a signal."""
+
+    def kill(self) -> None:
+        """Ends it at once."""
+
+    def terminate(self) -> None:
+        """Asks it to end."""
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Waits until it has ended; raises ``TimeoutExpired``."""
+
+
+def run_program(words: Sequence[str], log_path: str) -> subprocess.Popen[bytes]:
+    """Starts a server on this host, or what reaches one on another.
+
+    Args:
+        words: Its command line.
+        log_path: The file that its standard error is written to.
+    """
+    with open(log_path, "wb", opener=for_this_user) as log:
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            # Jupyter interrupts and kills the kernel's whole process group.
+            start_new_session=True,
+        )
+
+
 class AgentClient:
     """Commands a fork server, and reads what it reports.
 
     Args:
-        words: The command line of the server, or of what reaches it.
+        process: The server, or what reaches it.
         log_path: The file that its standard error is written to.
         on_event: Called in a reader thread for every event.
         first: A line that the server is sent before all else, once it has written :data:`BEGINS`.
@@ -73,11 +123,12 @@ class AgentClient:
 
     def __init__(
         self,
-        words: Sequence[str],
+        process: Reached,
         log_path: str,
         on_event: EventHandler,
         first: bytes | None = None,
     ) -> None:
+        self._process = process
         self.on_event = on_event
         self.printed, self.silent_seconds = b"", 0.0
         self._ids = count()
@@ -90,18 +141,9 @@ class AgentClient:
         self._reader = threading.Thread(
             target=self._read_events, name="jaxnb-fork-events", daemon=True
         )
-        with open(self._log_path, "wb", opener=for_this_user) as log:
-            self._process = subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                # Jupyter interrupts and kills the kernel's whole process group.
-                start_new_session=True,
-            )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._stdin, self._stdout = process.stdin, process.stdout
         _CLIENTS.add(self)
         try:
             self._reader.start()
@@ -167,7 +209,7 @@ class AgentClient:
         return future
 
     def _send(self, data: bytes) -> None:
-        with contextlib.suppress(BrokenPipeError, ValueError):  # the reader sees its end
+        with contextlib.suppress(ConnectionError, ValueError):  # the reader sees its end
             self._stdin.write(data)
             self._stdin.flush()
 
@@ -212,7 +254,7 @@ class AgentClient:
         # The end of its standard input does not tell it while a process that C code has forked
         # from this one holds the pipe too.
         self.request("end")
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(ConnectionError):
             self._stdin.close()
         if not self.has_begun:
             self._process.terminate()  # a server that begins yet finds its input ended
@@ -242,8 +284,10 @@ class AgentClient:
         )
 
     def _read_events(self) -> None:
-        with self._stdout:
+        with self._stdout, contextlib.suppress(ConnectionResetError):
             for line in self._stdout:
+                if not line.endswith(b"\n"):  # it has ended in mid-line
+                    break
                 if self._held is not None:
                     self._pass_over(line)
                     continue
@@ -255,9 +299,10 @@ class AgentClient:
         with self._lock:
             self._ended.set()
             pending, self._pending = list(self._pending.values()), {}
+        # First: whoever hears that an answer does not come knows of the end.
+        self.on_event({"event": "ended", "status": self._process.returncode})
         for future, _ in pending:
             future.set_exception(self._ended_error())
-        self.on_event({"event": "ended", "status": self._process.returncode})
 
     def _pass_over(self, line: bytes) -> None:
         """Takes a line of before the server begins; sends what has waited for that if it does."""
@@ -319,9 +364,8 @@ class ForkServerClient(AgentClient):
         arguments = str(os.getpid()), self.directory, launcher
         log_path = os.path.join(self.directory, "forkserver.log")
         try:
-            super().__init__(
-                command_line("jaxnb.launch.forkserver", *arguments), log_path, on_event
-            )
+            words = command_line("jaxnb.launch.forkserver", *arguments)
+            super().__init__(run_program(words, log_path), log_path, on_event)
         except BaseException:
             shutil.rmtree(self.directory, ignore_errors=True)
             raise

@@ -128,9 +128,14 @@ class ForkLoop:
         data = json.dumps(message).encode() + b"\n"
         try:
             while data:
-                data = data[os.write(self._event_fd, data) :]
-        except BrokenPipeError:
+                self._wait_to_write()
+                with contextlib.suppress(BlockingIOError):
+                    data = data[os.write(self._event_fd, data) :]
+        except (BrokenPipeError, ConnectionResetError):
             self._end()
+
+    def _wait_to_write(self) -> None:
+        """Waits until an event can be written."""
 
     def _fork(self, role: str, index: int, arguments: dict[str, Any]) -> Child:
         """Forks a child, which becomes what :func:`jaxnb.launch.children.run` makes of it."""
@@ -255,12 +260,14 @@ class ForkLoop:
                     with contextlib.suppress(psutil.NoSuchProcess):
                         member.kill()
 
-    def _end(self, *, keeps_variables: bool = False) -> None:
+    def _end(self, *, keeps_variables: bool = False) -> NoReturn:
         """Ends every descendant, removes the cluster's folder, and ends this process.
 
         Args:
             keeps_variables: Somebody lives who knows where they are, if all are there.
         """
+        if os.getpid() != self._pid:  # a child ended before it had put off this process's handlers
+            os._exit(1)
         signal.set_wakeup_fd(-1)
         # New orphans arrive as their parents die, so again until none is left.
         while descendants := psutil.Process().children(recursive=True):

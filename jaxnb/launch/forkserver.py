@@ -22,10 +22,11 @@ there is no room for it):
         process index.
     ``facts``: answer what this host has: see :class:`~jaxnb.model.group.HostFacts`.
     ``scratch``: make the folder for variables on their way to the next engines; answers with its
-        path. ``scratch_read`` answers bytes of a file in it, ``scratch_append``
+        path, this host's name, and a text that servers have in common which share the folder.
+        ``scratch_read`` answers bytes of a file in it, ``scratch_append``
         writes bytes that another host has answered, ``scratch_complete`` writes a last file,
-        ``scratch_hold`` takes over a folder of an earlier server, and ``scratch_end`` removes it,
-        or leaves it for good.
+        ``scratch_hold`` takes over a folder of an earlier server and answers whose files are there,
+        and ``scratch_end`` removes it, or leaves it for good.
     ``stop``: end the children of the named roles, and kill those that are left after
         ``grace_seconds``; answers once all have ended.
     ``end``: end all descendants and this process; there is no answer.
@@ -52,7 +53,7 @@ import sys
 import time
 import traceback
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NoReturn
 
 from jaxnb.errors import NotEnoughMemoryError
 from jaxnb.launch import host, lifeline
@@ -118,10 +119,16 @@ class ForkServer(ForkLoop):
             data = os.read(self._command_fd, 1 << 16)
         except BlockingIOError:
             return
+        except ConnectionResetError:
+            data = b""
         if not data:
-            self._end()
+            self._has_lost_owner()
         self._buffer += data
         self._buffer_to_commands()
+
+    def _has_lost_owner(self) -> NoReturn:
+        """Ends this server: nobody commands it any more."""
+        self._end()
 
     def _buffer_to_commands(self) -> None:
         *lines, self._buffer = self._buffer.split(b"\n")
@@ -214,8 +221,9 @@ class ForkServer(ForkLoop):
 
     def _do_scratch(self, command: dict[str, Any]) -> None:
         nbytes = sum(size for _, size in command["sizes"])
-        folder = self._scratch.make(nbytes, command["name"], command["place"])
-        self._emit(reply=command["id"], folders=[folder])
+        asked = command["name"], command["place"], command["lacking"]
+        folder, store = self._scratch.make(nbytes, *asked)
+        self._emit(reply=command["id"], folders=[(folder, socket.gethostname())], store=store)
 
     def _do_scratch_read(self, command: dict[str, Any]) -> None:
         data = self._scratch.read(command["name"], command["start"], command["size"])
@@ -231,7 +239,8 @@ class ForkServer(ForkLoop):
 
     def _do_scratch_hold(self, command: dict[str, Any]) -> None:
         self._scratch.hold(command["folder"])
-        self._emit(reply=command["id"])
+        there = [index for index, path in command["files"] if os.path.exists(path)]
+        self._emit(reply=command["id"], there=there)
 
     def _do_scratch_end(self, command: dict[str, Any]) -> None:
         self._scratch.end(keeps=command["keeps"])

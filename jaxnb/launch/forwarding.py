@@ -12,7 +12,6 @@ from jaxnb.errors import StartError
 from jaxnb.launch.answers import answered
 from jaxnb.launch.host import LOOPBACK, network_towards
 from jaxnb.launch.member import Member
-from jaxnb.launch.tunnel import make_certificate
 
 FORWARDS = {"ipp": "forwards", "sentinel": "engine forwards"}
 """By the first letters of a socket's name, the role of what carries it between hosts: it ends with
@@ -31,19 +30,23 @@ class Forwarding:
         members: The hosts of the processes; the first has what serves the group.
         own: The notebook's.
         ask: Sends a command to one host.
+        certificate: The group's.
 
     Raises:
-        StartError: There is no ``openssl``, two names are those of one host, or a host cannot
-            listen.
+        StartError: Two names are those of one host, or a host cannot listen.
         SessionBrokenError: A host does not answer.
     """
 
     def __init__(
-        self, members: Sequence[Member], own: Member, ask: Callable[..., Future[Any]]
+        self,
+        members: Sequence[Member],
+        own: Member,
+        ask: Callable[..., Future[Any]],
+        certificate: str,
     ) -> None:
         self._members, self._own, self._ask = members, own, ask
         self._published: dict[str, set[str]] = {}
-        self._certificate = make_certificate()
+        self._certificate = certificate
         self._open_doors()
 
     def _open_doors(self) -> None:
@@ -92,16 +95,23 @@ class Forwarding:
 
     def forget(self, roles: Sequence[str]) -> list[str]:
         """Takes what belongs to roles for ended; returns the roles of what has carried it."""
-        forwards = [f"{role} forwards" for role in roles]
+        forwards = forwards_of(roles)
         for role in forwards:
             self._published.pop(role, None)
         return forwards
+
+
+def forwards_of(roles: Sequence[str]) -> list[str]:
+    """Returns the roles of what carries what belongs to roles."""
+    return [f"{role} forwards" for role in roles]
 
 
 def require_different(members: Sequence[Member]) -> None:
     """Raises StartError if two names are those of one host."""
     names: dict[str, str] = {}
     for member in members:
+        if not member.is_named:
+            continue
         other = names.setdefault(member.address, member.host)
         if other != member.host:
             raise StartError(

@@ -89,8 +89,15 @@ def facts(folder: str, environment: dict[str, str] | None, peer: str | None = No
         cores=os.cpu_count() or 1,
         gpus=() if environment is None else visible_gpus(environment),
         available_bytes=available_bytes(),
+        rank=rank_of(os.environ),
         **(network_towards(peer) if peer else {}),
     )
+
+
+def rank_of(environment: Mapping[str, str]) -> int:
+    """Returns which of the programs that MPI or Slurm started together this one is."""
+    names = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+    return int(next((environment[each] for each in names if each in environment), 0))
 
 
 def _version(package: str) -> str:

@@ -21,21 +21,27 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-from jaxnb.errors import JaxnbError, SessionBrokenError, StartError
+from jaxnb.errors import SessionBrokenError
+from jaxnb.launch.agent_starts import AgentStarts
 from jaxnb.launch.answers import answered, joined, translated
 from jaxnb.launch.forkclient import NO_LINES, EventHandler, take
 from jaxnb.launch.forwarding import Forwarding
-from jaxnb.launch.host import facts as facts_here
-from jaxnb.launch.member import Member, is_here
-from jaxnb.launch.remote import MORE_SECONDS, AgentStart, RemoteAgentClient, RemoteShell, travelling
+from jaxnb.launch.job import Job, Progress
+from jaxnb.launch.member import Member, is_here, name_apart
+from jaxnb.launch.remote import (
+    MORE_SECONDS,
+    AgentStart,
+    RemoteAgentClient,
+    RemoteShell,
+    travelling,
+)
 from jaxnb.launch.ssh import SSH
+from jaxnb.launch.tunnel import make_certificate
 from jaxnb.model.group import HostFacts
 from jaxnb.options import LOST_SECONDS
-
-START_SECONDS = 60.0
-"""So long all hosts together may take to start their agents, and those to report."""
 
 PIECE_BYTES, PIECES_AHEAD = 256 << 10, 8
 """Of files that other hosts need: so much goes in one message, with others in between, and so many
@@ -48,6 +54,7 @@ SPLIT: Mapping[str, tuple[str, Callable[[Any], int]]] = {
     "engines": ("starts", lambda start: start["join"]["process_index"]),
     "signal": ("processes", lambda index: index),
     "scratch": ("sizes", lambda pair: pair[0]),
+    "scratch_hold": ("files", lambda pair: pair[0]),
 }
 """Commands of which each agent gets the part of its processes: the list that is split, and to which
 process one of its entries belongs. All others go to all agents."""
@@ -63,7 +70,8 @@ class Agents:
     ends in whatever way.
 
     Args:
-        hosts: Their names, as what reaches them takes them. The notebook's own needs nothing.
+        hosts: Their names, as what reaches them takes them. The notebook's own needs nothing. None
+            if a job has them.
         on_event: Called in reader threads for every event, to which ``host`` is added. If an agent
             ends, it is told of the agent's death, and then of that of each of its processes.
         launcher: ``"fork"`` or ``"local"``.
@@ -72,12 +80,14 @@ class Agents:
             those of JAX, XLA and NCCL.
         lost_after: Seconds without an answer after which a host is given up.
         remote_shell: What reaches other hosts.
+        make_job: Makes a job, of the group's folder on this host. Its agents connect by themselves,
+            unless this process runs in it.
 
     Attributes:
         directory: The group's folder on the notebook's host. Whoever closes this removes it.
 
     Raises:
-        StartError: A host cannot be reached or has not what it needs; nothing is left on any.
+        StartError: This machine has not what reaches hosts; nothing is left.
     """
 
     def __init__(
@@ -90,78 +100,66 @@ class Agents:
         names: Sequence[str] = (),
         lost_after: float = LOST_SECONDS,
         remote_shell: RemoteShell = SSH,
+        make_job: Callable[[str], Job] | None = None,
     ) -> None:
         self.on_event = on_event
-        self._python, self._remote_shell = python or sys.executable, remote_shell
         self._names, self._lost_after = names, lost_after
         self._directory = os.getcwd()
-        self._is_up = self._is_closing = False
+        self._is_up = self._is_closing = self._job_is_over = False
         self._members: list[Member] = []
+        self._forwarding: Forwarding | None = None
+        self._job: Job | None = None
         here = next(filter(is_here, hosts), None)
         # The notebook's own host runs no process then, and one end of the tunnel.
-        self._own = self._started(here or "", launcher if here else "local")
-        self.directory = self._own.folder
+        self._own = Member(here or "")
+        on_event_here = partial(self._on_event, self._own)
+        self._own.client = own = take(launcher if here else "local", on_event_here)
+        self.directory = self._own.folder = own.directory
+        start = AgentStart("", python or sys.executable, self._directory, launcher, lost_after)
+        self._starts = AgentStarts(start, remote_shell, names, self.directory, self._on_event)
         try:
+            self._job = make_job(self.directory) if make_job is not None else None
             for host in hosts:
-                is_own = host == here
-                self._members.append(self._own if is_own else self._started(host, launcher))
-            self._require_fitting()
-            self._forwarding = Forwarding(self._members, self._own, self._ask)
-            self._is_up = True
-            for member in self._members:
-                if isinstance(member.client, RemoteAgentClient):
-                    member.client.begin_beats()
+                member = self._own if host == here else self._starts.reached(host)
+                self._members.append(member)
         except BaseException:
             with suppress(SessionBrokenError):
                 self.close()
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
 
-    def _started(self, host: str, launcher: str) -> Member:
-        member = Member(host)
+    def gather(self, progress: Progress) -> None:
+        """Waits until all agents are there, and connects the hosts.
 
-        def on_event(event: dict[str, Any]) -> None:
-            self._on_event(member, event)
+        Args:
+            progress: Told what a job waits for.
 
-        if not member.host or is_here(member.host):
-            member.client = own = take(launcher, on_event)
-            member.folder = own.directory
-            return member
-        member.client = RemoteAgentClient(
-            self._remote_shell,
-            AgentStart(host, self._python, self._directory, launcher, self._lost_after),
-            os.path.join(self.directory, f"agent-{len(self._members)}.log"),
-            travelling(os.environ, self._names),
-            on_event,
-        )
-        return member
+        Raises:
+            StartError: A host cannot be reached, or has not what it needs. Whoever closes this ends
+                what has started.
+        """
+        certificate = make_certificate()
+        if self._job is not None and self._job.is_ours:
+            for member in self._starts.dialled(self._job, self._own, certificate, progress):
+                self._members.append(member)
+        self._starts.require_fitting(self._members, self._ask, self.directory)
+        if not self._is_named:
+            self._members.sort(key=lambda each: each.facts.rank)
+            name_apart(self._members)
+        self._forwarding = Forwarding(self._members, self._own, self._ask, certificate)
+        self._is_up = True
+        for member in self._members:
+            if isinstance(member.client, RemoteAgentClient):
+                member.client.begin_beats()
 
-    def _require_fitting(self) -> None:
-        """Raises StartError of all hosts that do not answer, or have other versions."""
-        deadline = time.monotonic() + START_SECONDS
-        own = asdict(facts_here(self.directory, None))
-        asked = [self._ask(each, "facts", gpus=False) for each in self._members]
-        refused = []
-        for member, future in zip(self._members, asked, strict=True):
-            try:
-                (facts,) = future.result(max(0.0, deadline - time.monotonic()))["facts"]
-                if isinstance(member.client, RemoteAgentClient):
-                    self._remote_shell.require_same(member.client.start, facts, own)
-                member.folder, member.address = facts["folder"], facts["address"]
-            except TimeoutError:
-                refused.append(self._no_answer_text(member))
-            except JaxnbError as error:
-                refused.append(str(error))
-        if refused:
-            raise StartError("\n".join(refused))
+    @property
+    def _is_named(self) -> bool:
+        """Whether the user has named the hosts: a job's agents come by themselves."""
+        return self._job is None or not self._job.is_ours
 
-    def _no_answer_text(self, member: Member) -> str:
-        last, by_hand = member.client.last_lines(), self._remote_shell.on(member.host)
-        return (
-            f"No agent could be started on {member.host}: it has not answered for "
-            f"{START_SECONDS:g} s. Nothing was started. `{by_hand} true` has to work by itself, "
-            f"and quickly.{'' if last == NO_LINES else chr(10) + last}"
-        )
+    def by_hand(self, host: str) -> str:
+        """Returns what to type before a command to run it on a host."""
+        return self._starts.remote_shell.on(host)
 
     def publish(self) -> None:
         """Has new sockets reached from other hosts.
@@ -170,7 +168,12 @@ class Agents:
             StartError: A host cannot listen on them.
             SessionBrokenError: A host is lost.
         """
-        self._forwarding.publish()
+        self._tunnel.publish()
+
+    @property
+    def _tunnel(self) -> Forwarding:
+        assert self._forwarding is not None, "the agents are not there yet"
+        return self._forwarding
 
     # ------------------------------------------------------------------ who is where
 
@@ -209,6 +212,12 @@ class Agents:
         hosts = set(map(self.host_of, process_indices))
         return hosts if not hosts & gone else {each.host for each in self._members} - gone
 
+    def hosts(self) -> tuple[str, ...]:
+        """Returns all hosts that run processes, in their order, as ``--hosts`` names them."""
+        counts = self._job.counts if self._job is not None else {}
+        names = [each.host for each in self._members]
+        return tuple(f"{each}:{counts[each]}" if each in counts else each for each in names)
+
     def lost(self) -> tuple[str, ...]:
         """Returns the hosts that are lost, or silent."""
         return tuple(each.host for each in self._members if each.is_lost or each.client.is_silent)
@@ -221,7 +230,9 @@ class Agents:
             for each in self._members
             if each.is_remote and each.facts.directory != self._directory
         ]
-        return [*map(left_out_text, self.lost()), *elsewhere]
+        of_job = self._job.notes(self._lost_after) if self._job is not None else []
+        lost = () if self._job_is_over else self.lost()
+        return [*of_job, *map(left_out_text, lost), *elsewhere]
 
     def _member_of(self, process_index: int) -> Member:
         return next(each for each in self._members if process_index in each.indices)
@@ -282,7 +293,7 @@ class Agents:
         if op not in ("signal", "look"):
             self.give_up_silent()  # nothing waits for them
         members = [each for each in everywhere if not (each.is_lost or each.client.is_silent)]
-        if op == "stop":
+        if op == "stop" and self._forwarding is not None:
             roles = arguments["roles"]
             arguments["roles"] = [*roles, *self._forwarding.forget(roles)]
         if op == "facts":
@@ -298,7 +309,7 @@ class Agents:
             asked = {
                 each.host: self._ask(each, op, **{**arguments, name: parts[each.host]})
                 for each in members
-                if parts[each.host] or op == "scratch"
+                if parts[each.host] or op.startswith("scratch")
             }
         if op == "signal":  # nothing follows from its answer, and a link may just have been cut
             asked = {each.host: asked[each.host] for each in members
@@ -323,6 +334,8 @@ class Agents:
                 member.facts = HostFacts.from_plain(*answer["facts"])
             if op == "engines":
                 member.pids.update(answer["pids"])
+            if op == "scratch":
+                member.store = answer["store"]
             if op == "stop" and "engine" in arguments["roles"]:
                 member.pids.clear()
             return answer
@@ -350,7 +363,8 @@ class Agents:
         Args:
             files: Process index to the name of a file on its host.
             hosts: The hosts that need all of them.
-            step: Called before each piece; what it raises ends the copying.
+            step: Called before each piece, and while one is waited for; what it raises ends the
+                copying.
 
         Raises:
             NotEnoughMemoryError: A host has no room for them.
@@ -358,7 +372,8 @@ class Agents:
         """
         for index, name in files.items():
             owner = self._member_of(index)
-            users = [each for each in self._members if each.host in hosts and each is not owner]
+            needing = {each.store: each for each in self._members if each.host in hosts}
+            users = [each for store, each in needing.items() if store != owner.store]
             starts = itertools.count(0, PIECE_BYTES)
             read: deque[Future[Any]] = deque()
             written: deque[tuple[Member, Future[Any]]] = deque()
@@ -368,12 +383,12 @@ class Agents:
                 while len(read) < PIECES_AHEAD:
                     piece = {"name": name, "start": next(starts), "size": PIECE_BYTES}
                     read.append(self._ask(owner, "scratch_read", **piece))
-                data = answered(owner, read.popleft())["data"]
+                data = answered(owner, read.popleft(), step)["data"]
                 written += [
                     (u, self._ask(u, "scratch_append", name=name, data=data)) for u in users
                 ]
                 while len(written) > (PIECES_AHEAD * len(users) if data else 0):
-                    answered(*written.popleft())
+                    answered(*written.popleft(), step)
 
     # ------------------------------------------------------------------ events and the end
 
@@ -403,19 +418,26 @@ class Agents:
         return [*self._members, *([] if self._own in self._members else [self._own])]
 
     def _lose(self, member: Member, event: dict[str, Any]) -> None:
-        member.is_lost = True
         if self._is_closing:
             return
+        member.is_lost = True
         self._move_from_lost()
-        role = "connection" if member.is_remote else "fork server"
         last = member.client.last_lines()
         tail = last if last != NO_LINES else ""
-        if member in (self._own, self._members[0]):  # else it had nothing but its processes
+        job = self._job.end_text() if self._job and not member.client.is_silent else ""
+        own = {**event, "pid": member.client.pid, "tail": tail, "host": member.host}
+        if job and not self._is_named:  # all hosts are lost with it: the first of them tells so
+            if not self._job_is_over:
+                self._job_is_over = True
+                self.on_event({**own, "role": "job", "how": job})
+        elif member in (self._own, self._members[0]):  # else it had nothing but its processes
+            role = "connection" if member.is_remote else "fork server"
             how = f"was given up: {member.silence}" if member.client.is_silent else ""
-            self.on_event({**event, "role": role, "pid": member.client.pid, "tail": tail,
-                           "host": member.host, "how": how})  # fmt: skip
+            if not self._is_named and not how:
+                role, how = "job", f"{self._job} has ended, or its connection from {member.host}"
+            self.on_event({**own, "role": role, "how": how})
         pids, member.pids = member.pids, {}
-        how = f"was lost with its host: {member.how_it_ended(event['status'])}"
+        how = f"was lost with its host: {job or member.how_it_ended(event['status'])}"
         for index, pid in pids.items():
             died = {"event": "died", "role": "engine", "status": None, "tail": "", "how": how}
             self.on_event({**died, "index": index, "pid": pid, "host": member.host})
@@ -439,6 +461,11 @@ class Agents:
         for member in self._all():
             try:
                 member.client.close(max(0.0, deadline - time.monotonic()))
+            except SessionBrokenError as error:
+                late.append(str(error))
+        if self._job is not None:
+            try:
+                self._job.close()
             except SessionBrokenError as error:
                 late.append(str(error))
         if late:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from jaxnb.launch.forkclient import NO_LINES, AgentClient
@@ -23,7 +25,10 @@ class Member:
         pids: Those that have been started and have not ended, to their process ids there.
         address: By which the other hosts reach it.
         port: Of its door.
+        store: What it has in common with hosts with which it shares the folder for variables.
         is_lost: Its agent has ended without having been told to.
+        is_named: The user has named it. A job's hosts have no name before their agents come, of
+            which there can be several on one host.
     """
 
     host: str
@@ -34,7 +39,15 @@ class Member:
     pids: dict[int, int] = field(default_factory=dict)
     address: str = ""
     port: int = 0
+    store: str = ""
     is_lost: bool = False
+    is_named: bool = True
+
+    def name(self, host: str) -> None:
+        """Calls it as its agent says that it is called."""
+        assert isinstance(self.client, RemoteAgentClient)
+        self.host, self.is_named = host, False
+        self.client.called(host)
 
     @property
     def is_remote(self) -> bool:
@@ -71,4 +84,12 @@ class Member:
 def is_here(host: str) -> bool:
     """Whether a name is that of the notebook's own host, which nothing has to reach."""
     name = socket.gethostname()
-    return host in ("localhost", name, name.partition(".")[0])
+    return host.partition("#")[0] in ("localhost", name, name.partition(".")[0])
+
+
+def name_apart(members: Sequence[Member]) -> None:
+    """Gives each agent of a host with several a name of its own: ``hostA#2`` has rank 2."""
+    hosts = Counter(each.host for each in members)
+    for rank, member in enumerate(members):
+        if hosts[member.host] > 1:
+            member.name(f"{member.host}#{rank}")

@@ -59,7 +59,7 @@ def join(request: JoinRequest) -> None:
     the devices.
 
     Raises:
-        StartError: The process has used JAX before.
+        StartError: The process has used JAX before, or is not who MPI says that it is.
     """
     global _joined
     if jax_runtime.backends_are_initialized():
@@ -80,6 +80,8 @@ def join(request: JoinRequest) -> None:
         request.num_processes,
         timeout_seconds=request.timeout_seconds,
     )
+    if request.in_mpi:
+        _join_mpi(request)
     if request.collectives == "gloo":
         jax_runtime.bind_gloo_to(request.bind_host)
     jax.devices()  # makes the backends
@@ -89,6 +91,34 @@ def join(request: JoinRequest) -> None:
     jax_runtime.accept_initialize(request.process_index, request.num_processes)
     sys.argv = request.arguments
     _joined = request
+
+
+def _join_mpi(request: JoinRequest) -> None:
+    """Begins MPI, which waits for all processes, so that no cell on some of them has to.
+
+    Without mpi4py nothing of MPI can be used in a cell, and nothing is begun.
+
+    Raises:
+        StartError: MPI has other numbers for this process.
+    """
+    try:
+        from mpi4py import MPI
+    except ModuleNotFoundError:
+        return
+    except (ImportError, RuntimeError) as error:
+        raise StartError(
+            f"mpi4py finds no MPI: {error}. Install it for the mpiexec on PATH."
+        ) from None
+    found, expected = (
+        (MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size),
+        (request.process_index, request.num_processes),
+    )
+    if found != expected:
+        raise StartError(
+            f"To MPI this is rank {found[0]} of {found[1]}, and it was started as process "
+            f"{expected[0]} of {expected[1]}. The mpi4py here and the mpiexec on PATH are of "
+            "different MPIs, or mpiexec's variables do not arrive. Install mpi4py for that MPI."
+        )
 
 
 def thread_pool_size(request: JoinRequest) -> int:
@@ -224,9 +254,20 @@ def leave() -> None:
     """
     with contextlib.suppress(BaseException):  # a user's exit handler may raise what it likes
         atexit._run_exitfuncs()
+        _finalize_mpi()
     # Whoever has sent it, and was not jaxnb: that must not look like a program's good end.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _finalize_mpi() -> None:
+    """Ends MPI, if a cell has begun it: else its shared memory is left, and mpiexec complains.
+
+    Waits for all processes, of which one that is dead does not come: SIGKILL follows then.
+    """
+    mpi = sys.modules.get("mpi4py.MPI")  # it does this itself as the interpreter is torn down
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        mpi.Finalize()
 
 
 def run(cluster_dir: str, identity: str, connection_info: str) -> None:

@@ -12,12 +12,13 @@ import shlex
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from subprocess import Popen
 from typing import Any
 
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.folder import command_line
-from jaxnb.launch.forkclient import AgentClient
+from jaxnb.launch.forkclient import NO_LINES, AgentClient, EventHandler, Reached, run_program
 
 BEAT_SECONDS = 1.0
 """So often an agent is asked whether it lives."""
@@ -27,6 +28,12 @@ MORE_SECONDS = 15.0
 
 TRAVELS = ("JAX_", "XLA_", "NCCL_")
 """What the notebook's variables begin with that its processes on other hosts get."""
+
+HERE = "@python"
+"""Stands for the Python of who starts an agent."""
+
+ENDS_WITH_PARENT, LINGERS = "--ends-with-parent", "--lingers"
+"""Options of an agent that connects to the notebook: see :func:`jaxnb.launch.agent.dial_back`."""
 
 _ENTERS = 'cd -- "$1" 2>/dev/null || cd; shift; exec "$@"'
 
@@ -99,7 +106,7 @@ class RemoteShell:
 
     def on(self, host: str) -> str:
         """Returns what to type before a command to run it on a host."""
-        return f"{self.by_hand} {host}"
+        return f"{self.by_hand} {host.partition('#')[0]}"
 
     def _of_command(self, start: AgentStart, status: int | None, errors: str) -> tuple[str, str]:
         python = shlex.quote(start.python)
@@ -157,6 +164,27 @@ def _compared(name: str, versions: Mapping[str, str]) -> list[str]:
     return versions[name].split(".")[: 2 if name == "python" else None]
 
 
+def reach(remote_shell: RemoteShell, start: AgentStart, log_path: str) -> Popen[bytes]:
+    """Starts what starts an agent on another host.
+
+    Args:
+        remote_shell: What reaches the host.
+        start: What the agent is started with.
+        log_path: The file for what that program and the agent write to standard error.
+
+    Raises:
+        StartError: This machine has no such program.
+    """
+    words = remote_shell.command(start)
+    try:
+        return run_program(words, log_path)
+    except FileNotFoundError:
+        raise StartError(
+            f"No agent could be started on {start.host}: this machine has no program "
+            f"`{words[0]}` on PATH. Nothing was started. Install it."
+        ) from None
+
+
 class RemoteAgentClient(AgentClient):
     """Owns an agent on another host.
 
@@ -164,34 +192,32 @@ class RemoteAgentClient(AgentClient):
     process or the connection ends in whatever way.
 
     Args:
-        remote_shell: What reaches the host.
+        process: What reaches the agent: see :func:`reach`.
+        remote_shell: What reaches its host.
         start: What the agent is started with.
         log_path: The file for what that program and the agent write to standard error.
         environment: The variables that are added to the host's own.
         on_event: Called in a reader thread for every event.
-
-    Raises:
-        StartError: This machine has no such program.
     """
 
     def __init__(
         self,
+        process: Reached,
         remote_shell: RemoteShell,
         start: AgentStart,
         log_path: str,
         environment: Mapping[str, str],
-        on_event: Callable[[dict[str, Any]], None],
+        on_event: EventHandler,
     ) -> None:
         self.remote_shell, self.start = remote_shell, start
-        self.name = f"The agent on {start.host}"
-        words = remote_shell.command(start)
-        try:
-            super().__init__(words, log_path, on_event, json.dumps(dict(environment)).encode())
-        except FileNotFoundError:
-            raise StartError(
-                f"No agent could be started on {start.host}: this machine has no program "
-                f"`{words[0]}` on PATH. Nothing was started. Install it."
-            ) from None
+        self.called(start.host)
+        first = json.dumps(dict(environment)).encode()
+        super().__init__(process, log_path, on_event, first)
+
+    def called(self, host: str) -> None:
+        """Takes the name of its host."""
+        self.start = replace(self.start, host=host)
+        self.name = f"The agent on {host}"
 
     def begin_beats(self) -> None:
         """Asks the agent once a second whether it lives, from now on: it has imported all."""
@@ -217,7 +243,18 @@ class RemoteAgentClient(AgentClient):
             return StartError(
                 self.remote_shell.refusal(self.start, self.status, self.last_lines(), printed)
             )
-        return super()._ended_error()
+        if self.is_silent:
+            return SessionBrokenError(
+                f"{self.start.host} had not answered for {self.silent_seconds:.0f} s, and was "
+                "given up: its processes count as dead. Type `%spmd_recover` for new ones on the "
+                "other hosts, or `%spmd_stop`."
+            )
+        last = self.last_lines()
+        return SessionBrokenError(
+            f"The connection to {self.start.host} has ended (status {self.status}), and with it "
+            "all processes there. Type `%spmd_recover` for new ones on the other hosts, or "
+            f"`%spmd_stop`.{'' if last == NO_LINES else chr(10) + last}"
+        )
 
     def silence(self, seconds: float) -> str:
         """Returns that it has not answered for so long, and what to type."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from jaxnb.errors import NotEnoughMemoryError
 from jaxnb.labels import format_bytes
-from jaxnb.launch.folder import for_this_user, mark, write_text
+from jaxnb.launch.folder import OWNER, for_this_user, mark, write_text
 from jaxnb.launch.host import available_bytes
 
 
@@ -26,30 +27,40 @@ class Scratch:
         self._owner_pid = owner_pid
         self._folder, self._is_whole = "", False
 
-    def make(self, nbytes: int, name: str, place: str = "") -> str:
+    def make(self, nbytes: int, name: str, place: str = "", lacking: str = "") -> tuple[str, str]:
         """Makes the folder, which only this user can enter: in memory if there is room.
 
-        The one before it is removed, if there still is one.
+        The one before it is removed, if there still is one. If another server of the group has made
+        it, the two share it: they are on one host, or their hosts share what it is in.
 
         Args:
             nbytes: The size of the variables.
             name: Its name, which nobody can guess.
             place: Where it must be, whatever room there is in memory.
+            lacking: The hosts that have no room in memory, for which it must be there.
 
         Returns:
-            Its path.
+            Its path, and its mark: servers that share it have the same.
 
         Raises:
             NotEnoughMemoryError: There is no room for them.
         """
         self.end()
-        self._folder = str(_with_room(nbytes, place) / name)
+        parent = _with_room(nbytes, place, lacking)
+        self._folder = str(parent / name)
         try:
-            os.mkdir(self._folder, 0o700)
-            mark(self._folder, self._owner_pid)
+            with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=parent) as made:
+                marked = os.path.join(made, name)
+                os.mkdir(marked, 0o700)
+                mark(marked, self._owner_pid, self._folder)
+                try:
+                    os.rename(marked, self._folder)
+                except OSError as error:
+                    if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                        raise
+            return self._folder, os.fsdecode(Path(self._folder, OWNER).read_bytes())
         except OSError as error:
             raise self._no_room(error) from None
-        return self._folder
 
     def read(self, name: str, start: int, size: int) -> bytes:
         """Returns so many bytes of a file in the folder from a place on; fewer at its end."""
@@ -77,6 +88,8 @@ class Scratch:
         """
         try:
             write_text(os.path.join(self._folder, name), text)
+        except FileExistsError:
+            pass  # a server that shares the folder has written it
         except OSError as error:
             raise self._no_room(error) from None
         self._is_whole = True
@@ -84,8 +97,7 @@ class Scratch:
     def _no_room(self, error: OSError) -> NotEnoughMemoryError:
         return NotEnoughMemoryError(
             f"The variables of the processes on {socket.gethostname()} could not be written to "
-            f"{self._folder} ({error.strerror}). Nothing was changed. Delete some, or save "
-            "what you need to another disk: `%spmd_save DIR NAMES`."
+            f"{self._folder} ({error.strerror}). {WITHOUT_ROOM}"
         )
 
     def hold(self, folder: str) -> None:
@@ -107,10 +119,23 @@ class Scratch:
 MEMORY = Path("/dev/shm")
 """Where files are in memory."""
 
+WITHOUT_ROOM = (
+    "Nothing was changed. Make room, or delete variables, and type the same again. What you need "
+    "can be saved to another disk (`%spmd_save DIR NAMES`). If a process has died, no cell can "
+    "delete and nothing can be saved, but `%spmd_pull NAMES` works."
+)
+"""What is said where there is no room for a second copy."""
 
-def _with_room(nbytes: int, only: str) -> Path:
+
+def _with_room(nbytes: int, only: str, lacking: str) -> Path:
     """Returns where there is room for a second copy of variables: in memory, or on the disk."""
     disk = Path(only or tempfile.gettempdir())
+    if only and not disk.is_dir():
+        raise NotEnoughMemoryError(
+            f"{lacking} has no room for a second copy of the variables in {MEMORY}, and "
+            f"{socket.gethostname()} has no folder {disk}, where {lacking} has room. Make that "
+            f"folder there. {WITHOUT_ROOM}"
+        )
     rooms = {disk: shutil.disk_usage(disk).free if disk.is_dir() else 0}
     if os.access(MEMORY, os.W_OK) and not only:
         rooms = {MEMORY: min(shutil.disk_usage(MEMORY).free, available_bytes())} | rooms
@@ -120,6 +145,5 @@ def _with_room(nbytes: int, only: str) -> Path:
     told = ", ".join(f"{format_bytes(room)} in {place}" for place, room in rooms.items())
     raise NotEnoughMemoryError(
         f"The variables of the processes on {socket.gethostname()} take {format_bytes(nbytes)}, "
-        f"and there is no room for a second copy: {told}. Nothing was changed. Delete some, or "
-        "save what you need to a larger disk: `%spmd_save DIR NAMES`."
+        f"and there is no room for a second copy: {told}. {WITHOUT_ROOM}"
     )

@@ -26,20 +26,23 @@ UNSET = ("SLURM_CPUS_PER_TASK", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU", "SLURM
 def with_nodes(options: StartOptions, environment: Mapping[str, str] = os.environ) -> StartOptions:
     """Returns options for Slurm with hosts: the nodes of the allocation, unless some are named.
 
-    If the job says how many tasks each has, and ``-n`` nothing, they run as many processes.
+    If the job says how many tasks each has, and ``-n`` nothing, they run as many processes. Outside
+    of an allocation they stay as they are: a job will be submitted.
 
     Raises:
-        UsageError: There is no allocation, or no srun.
+        UsageError: There is no srun, or nodes are named and there is no allocation.
     """
     if options.launcher != "slurm":
         return options
     names = environment.get("SLURM_JOB_NODELIST", "")
     if not (environment.get("SLURM_JOB_ID") and names):  # an editor's terminal may have half of it
-        raise UsageError(
-            "`--launcher slurm` takes an allocation, and this program runs in none (SLURM_JOB_ID "
-            "and SLURM_JOB_NODELIST are not both set). Nothing was started. Start it within one: "
-            "`salloc -N2 --ntasks-per-node=4 jupyter lab`."
-        )
+        if options.hosts:
+            raise UsageError(
+                "`--hosts` names nodes of an allocation, and this program runs in none "
+                "(SLURM_JOB_ID and SLURM_JOB_NODELIST are not both set). Nothing was started. To "
+                "have a job submitted, leave it out; `--nodes 2` asks for two."
+            )
+        return options
     if int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
         raise UsageError(
             f"This is one of {environment['SLURM_STEP_NUM_TASKS']} tasks that srun has started, "

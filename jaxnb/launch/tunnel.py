@@ -34,6 +34,12 @@ from jaxnb.lockstep.connections import refuse_other_users
 MOST_OPENING = 256
 """So many connections may not have shown a door the certificate; the oldest is ended then."""
 
+AGENTS = "agents"
+"""The socket in the notebook's folder on which it waits for agents that connect to it."""
+
+DIAL_BACK = "JAXNB_DIAL_BACK"
+"""The variable by which such an agent finds it: addresses, port and the group's certificate."""
+
 _BACKLOG = 1024
 _OK = "ok"
 _NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME
@@ -105,7 +111,13 @@ def _file(folder: str) -> Any:
 
 
 def door(
-    cluster_dir: str, address: str, certificate: str, ready_fd: int, *, removes: bool = False
+    cluster_dir: str,
+    address: str,
+    certificate: str,
+    ready_fd: int,
+    *,
+    removes: bool = False,
+    most: int = sys.maxsize,
 ) -> NoReturn:
     """Runs a door until this process is ended; writes its port to ``ready_fd``.
 
@@ -115,6 +127,7 @@ def door(
         certificate: What :func:`make_certificate` has returned.
         ready_fd: A pipe.
         removes: Remove the folder if the parent is killed, which else does that.
+        most: After so many connections nothing listens any more.
     """
     if removes:
 
@@ -142,8 +155,12 @@ def door(
             far.write_line(f"{name!r} cannot be reached: {error}")
             raise
         far.write_line(_OK)
+        admitted.append(name)
+        if len(admitted) == most:
+            tunnel.stop_listening(listener)
         return Plain(service), far
 
+    admitted: list[str] = []
     family, *_, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
     try:
         listener = socket.create_server(where, family=family, backlog=_BACKLOG)
@@ -184,6 +201,24 @@ def forwards(
         family, *_, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
         tunnel.listen(listener, _dialling(name, family, where, context))
     _serve(tunnel, ready_fd, "ready")
+
+
+def dial(connection: socket.socket, address: str, port: int, certificate: str) -> NoReturn:
+    """Carries a connection of this host to :data:`AGENTS` on the notebook's.
+
+    Runs until a signal ends this process.
+
+    Args:
+        connection: One end of a pair of sockets; it is closed where the connection breaks.
+        address: Of the notebook's host.
+        port: Of the door there.
+        certificate: What :func:`make_certificate` has returned.
+    """
+    context = _context(certificate, tempfile.gettempdir(), ssl.PROTOCOL_TLS_CLIENT)
+    family, *_, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    tunnel = Tunnel()
+    tunnel.begin(connection, _dialling(AGENTS, family, where, context))
+    tunnel.serve()
 
 
 def _dialling(name: str, family: int, where: Any, context: ssl.SSLContext) -> Opening:

@@ -251,6 +251,11 @@ class Tunnel:
         listener.setblocking(False)
         self._selector.register(listener, READ, lambda: self._accept(listener, opening))
 
+    def stop_listening(self, listener: socket.socket) -> None:
+        """Accepts no more on a socket."""
+        self._selector.unregister(listener)
+        listener.close()
+
     def serve(self) -> NoReturn:
         """Serves until the process is ended."""
         while True:
@@ -270,6 +275,10 @@ class Tunnel:
             return
         if len(self._due) >= self._most_opening:
             self._end(next(iter(self._due)), f"{len(self._due)} others have not answered either")
+        self.begin(accepted, opening)
+
+    def begin(self, accepted: socket.socket, opening: Opening) -> None:
+        """Opens a connection, and carries it."""
         connection = Connection(accepted, opening)
         self._due[connection] = time.monotonic() + OPENING_SECONDS
         self._go_on(connection)

@@ -319,6 +319,7 @@ class JoinRequest:
         socket_folder: The group's folder on its host, with all sockets of jaxnb's; only this user
             can enter it.
         collectives: ``"gloo"`` or ``"mpi"``; the CPU's.
+        in_mpi: mpiexec has started it.
         programs_folder: Where compiled programs are kept; ``"off"``: each compiles alone.
         bare: Leave the namespace empty: no ``jax``, ``jnp`` … in it.
         environment: Variables to set before the backend starts.
@@ -334,6 +335,7 @@ class JoinRequest:
     bind_host: str = "127.0.0.1"
     socket_folder: str = ""
     collectives: str = "gloo"
+    in_mpi: bool = False
     programs_folder: str = "off"
     bare: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)

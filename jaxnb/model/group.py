@@ -228,6 +228,7 @@ class HostFacts:
         available_bytes: How much memory it has left.
         address: By which it reaches another host; empty if nobody needed to know.
         interface: The network interface of that address; empty if it has none.
+        rank: Which of the programs that were started together the agent is; 0 if it is the only.
     """
 
     host: str
@@ -241,6 +242,7 @@ class HostFacts:
     available_bytes: int
     address: str = ""
     interface: str = ""
+    rank: int = 0
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> HostFacts:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 from jaxnb.display.card import Card
 from jaxnb.errors import JaxnbError, RecoveryInterrupted, UsageError
@@ -19,14 +17,13 @@ from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.lockstep.provenance import names_text
 from jaxnb.model.cells import CallRequest
 from jaxnb.model.dispatches import Difference
-from jaxnb.model.group import GroupInfo, SentinelFault
+from jaxnb.model.group import GroupInfo
 from jaxnb.recovery import messages
+from jaxnb.recovery.carrier import Carrier, Packed
 from jaxnb.recovery.fit_to_size import Facts, lost_here, resized_notes
 from jaxnb.recovery.saving import PACK_SECONDS, Saver, Told, common, differing
-from jaxnb.recovery.scratch import scratch
+from jaxnb.recovery.scratch import Scratch, scratch
 from jaxnb.wire.asking import Channel
-from jaxnb.wire.messages import Exchange
-from jaxnb.wire.sentinels import Sentinels
 
 
 def recovered_card(group: GroupInfo, recovered: messages.Recovered) -> Card:
@@ -56,211 +53,9 @@ def recovered_text(
     return f"{recovered} {capitalized(tell(rest))}" if rest else str(recovered)
 
 
-PAUSE_SECONDS = 0.02
-"""Time between two questions to a process about its progress."""
-
-SILENT_SECONDS = 10.0
-"""A process that is silent for this long is given up. It is this long because on a busy machine all
-are late, and C code may hold the GIL."""
-
-HEALTHY_SECONDS = 60.0
-"""A process that answered at first is waited for this long; then the recovery is given up and no
-process is ended."""
+Progress = Callable[[str, str], None]
 
 _PROCESS = "jaxnb.recovery.process_recovering"
-
-_Verb = Literal["pack", "write"]
-_DONE: Mapping[_Verb, str] = {"pack": "packed", "write": "written"}
-"""What processes are asked to do, as a participle; their functions are called that, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """What processes have packed.
-
-    Attributes:
-        processes: What each of them has; those that died or were given up are missing.
-        given_up: Why each living process that could not pack was given up.
-    """
-
-    processes: Mapping[int, messages.Measured]
-    given_up: Mapping[int, str] = field(default_factory=dict)
-
-    @property
-    def nbytes(self) -> int:
-        """The size of all of it."""
-        return sum(each.nbytes for each in self.processes.values())
-
-
-class Carrier:
-    """Has the processes of a group pack their variables, and write them to files.
-
-    Nothing changes in them: they may be asked again, or simply used further.
-
-    Args:
-        sentinels: Who is asked.
-        processes: Those of the group, by index.
-        stopped: Returns which of some processes are stopped, and what lets each go on.
-        dead: Returns who has died so far.
-        interrupted: Ends it with KeyboardInterrupt once it is set; nothing has changed then.
-        notice: Shows the user a sentence.
-        require_there: Raises if the processes ended for a reason other than dying (a restart, a
-            close).
-        skips_unfinished: What is still computed is waited for only briefly, then left out: the
-            user has given up on it.
-    """
-
-    def __init__(
-        self,
-        sentinels: Sentinels,
-        processes: Collection[int],
-        stopped: Callable[[Collection[int]], Mapping[int, str]],
-        dead: Callable[[], Collection[int]],
-        interrupted: threading.Event,
-        notice: Callable[[str], None],
-        require_there: Callable[[], None],
-        *,
-        skips_unfinished: bool = False,
-    ) -> None:
-        self._skips_unfinished = skips_unfinished
-        self._sentinels, self._processes, self._dead = sentinels, set(processes), dead
-        self._stopped = stopped
-        self._interrupted, self._notice = interrupted, notice
-        self._require_there = require_there
-        self._silent_since: dict[int, float] = {}
-        self._healthy: set[int] = set()
-        self._told: set[tuple[int, bool]] = set()
-
-    def pack(self) -> Packed:
-        """Makes all processes pack their variables, without arrays whose shards only the dead had.
-
-        A process that answers at first is never given up: if it is silent later, an object holds
-        the interpreter while it is pickled (a large dictionary, say), and may end.
-
-        Raises:
-            JaxnbError: One could not (no memory, say), or was silent for long; nothing has changed.
-            KeyboardInterrupt: It was interrupted; nothing has changed.
-        """
-        running = self._processes - self._stopped(self._processes).keys()
-        self._healthy = set(self._sentinels.ask(running, f"{_PROCESS}.drop"))
-        gone: set[int] = set(self._dead())
-        given_up: dict[int, str] = {}
-        while True:
-            living = self._processes - gone
-            attempt: dict[str, Any] = {"name": uuid.uuid4().hex, "dead": sorted(gone)}
-            attempt["skips_unfinished"] = self._skips_unfinished
-            answers = self._until_all(living, "pack", attempt, given_up)
-            now_gone = set(self._dead()) | given_up.keys()
-            if now_gone <= gone:
-                return Packed(answers, given_up)
-            gone |= now_gone  # those lost meanwhile held parts of arrays too: pack again
-
-    def write(self, packed: Packed, folder: Path) -> dict[int, messages.StateFile]:
-        """Has the processes write what they have packed.
-
-        Args:
-            packed: What they have packed.
-            folder: The directory on each host that they write to.
-
-        Raises:
-            JaxnbError: One could not, or has died; nothing else has changed.
-        """
-        given_up: dict[int, str] = {}
-        told = {"folder": str(folder)}
-        answers = self._until_all(packed.processes, "write", told, given_up)
-        if missing := packed.processes.keys() - answers.keys():
-            ended = ((i, given_up.get(i, "has died")) for i in sorted(missing))
-            sentence = "; ".join(f"process {i} {reason}" for i, reason in ended)
-            raise JaxnbError(
-                f"The variables could not be written: {sentence}. Nothing else has changed. Type "
-                "`%spmd_recover` again."
-            )
-        return answers
-
-    def drop(self) -> None:
-        """Has them drop what they have packed, if they are there."""
-        try:
-            self._require_there()
-        except JaxnbError:
-            return
-        living = self._processes - set(self._dead()) - self._silent_since.keys()
-        self._sentinels.ask(living, f"{_PROCESS}.drop")
-
-    def _until_all(
-        self,
-        processes: Collection[int],
-        verb: _Verb,
-        arguments: Mapping[str, Any],
-        given_up: dict[int, str],
-    ) -> dict[int, Any]:
-        """Asks processes until all have answered, died, or been given up."""
-        found: dict[int, Any] = {}
-        while left := set(processes) - found.keys() - given_up.keys() - set(self._dead()):
-            answers = self._sentinels.ask_all(
-                left, f"{_PROCESS}.{_DONE[verb]}", seconds=None, **arguments
-            )
-            self._require_there()
-            for index, answer in answers.items():
-                if isinstance(answer, messages.Refused | SentinelFault):
-                    reason = answer.reason if isinstance(answer, messages.Refused) else answer.error
-                    raise JaxnbError(
-                        f"Process {index} could not {verb} its variables: {reason}. Nothing has "
-                        "changed. Mend that and try again, or type `%spmd_restart` for fresh "
-                        "processes without variables."
-                    )
-                if answer is not None:
-                    found[index] = answer
-            for index in answers:
-                self._silent_since.pop(index, None)
-            silent = {i: self._why_given_up(i, verb) for i in left - answers.keys()}
-            given_up |= {i: why for i, why in silent.items() if why}
-            if self._interrupted.is_set():
-                raise KeyboardInterrupt(
-                    f"Interrupted while the variables were {_DONE[verb]}. Nothing has changed. Try "
-                    "again, or type `%spmd_restart` for fresh processes."
-                )
-            if left - found.keys():
-                # They go on in a thread of theirs, which each question takes time from.
-                Exchange().get(PAUSE_SECONDS)
-        return found
-
-    def _why_given_up(self, index: int, verb: _Verb) -> str:
-        """Returns why a silent process is given up; empty if it is waited for."""
-        now, command = time.monotonic(), self._stopped([index]).get(index)
-        stopped = command is not None
-        since = self._silent_since.setdefault(index, now)
-        is_first = (index, stopped) not in self._told
-        self._told.add((index, stopped))
-        if index in self._healthy:
-            if is_first:
-                doing = "pickling an object" if verb == "pack" else "C code"
-                why = f"{doing} may keep Python from running"
-                why = f"it is stopped (`{command}`)" if stopped else why
-                self._notice(
-                    f"process {index} does not answer while it {verb}s its variables: {why}. It is "
-                    "waited for. Interrupt ends the wait and changes nothing; if it does not "
-                    "answer then, `%spmd_recover` ends it by force, and it loses its variables."
-                )
-            if now - since > HEALTHY_SECONDS:
-                raise JaxnbError(
-                    f"Process {index} has not answered for {HEALTHY_SECONDS:g} s while its "
-                    f"variables were {_DONE[verb]}. Nothing has changed. It may answer yet; type "
-                    "`%spmd_recover` to try again: if it is silent then, it is ended by force and "
-                    "loses its variables."
-                )
-            return ""
-        if stopped:  # nobody knows how long that lasts
-            return "was stopped"
-        if is_first:
-            then = "it is ended by force" if verb == "pack" else "nothing is carried over"
-            self._notice(
-                f"process {index} does not answer; {then} unless it answers within "
-                f"{SILENT_SECONDS:g} s. Interrupt ends the wait and changes nothing."
-            )
-        return "did not answer" if now - since > SILENT_SECONDS else ""
-
-
-Progress = Callable[[str, str], None]
 
 _NOT_REPORTED = ("np.random.get_state()", "random.getstate()")
 """Not reported as missing: they differ between processes unless the user seeds them alike."""
@@ -280,6 +75,7 @@ class Recovery:
             set.
         group: Returns the current group.
         replace_all: Ends the old processes, and starts new ones.
+        take_for_dead: Has processes of the new group count as dead.
         progress: Told of each stage.
         interrupted: Set by Interrupt. Before the processes are replaced, nothing changes then;
             while the new ones take the variables, they stop taking them; the variables are in
@@ -292,22 +88,27 @@ class Recovery:
     channel: Callable[[threading.Event], Channel]
     group: Callable[[], GroupInfo]
     replace_all: Callable[[], None]
+    take_for_dead: Callable[[Collection[int]], None]
     progress: Progress
     interrupted: threading.Event
     size: tuple[int, int] | None = None
 
-    def run(self, unended: Collection[int] = ()) -> messages.Recovered:
+    def run(self, unended: Collection[int] = ()) -> messages.Recovered | None:
         """Recovers the variables into new processes.
 
         Args:
             unended: The processes that are still in a cell.
+
+        Returns:
+            None if a host was lost meanwhile. Its processes count as dead, and the others have what
+            they had: call it again.
 
         Raises:
             KeyboardInterrupt: It was interrupted.
             RecoveryInterrupted: It was interrupted while the processes were being replaced, which
                 cannot stop half-way; everything was done.
         """
-        started = time.perf_counter()
+        started, lost = time.perf_counter(), self.cluster().lost_hosts()
         apart = None if self.size is None else differing(self.channel(self.interrupted))
         with self._dropped_if_it_fails():
             self.progress("packing", "the variables")
@@ -319,39 +120,64 @@ class Recovery:
         readers = sizes if self.size is not None else sizes.keys() - packed.processes.keys()
         sharing = self.cluster().hosts_after(readers)
         with scratch(self.cluster, sizes, sharing) as room:
-            with self._dropped_if_it_fails():
-                files = self.carrier.write(packed, room.folder)
-                paths = {i: room.folder / file.name for i, file in files.items()}
-                self._require_fit(paths)
-                names = {i: file.name for i, file in files.items()}
-                self.cluster().share_scratch(names, sharing, self._require_not_interrupted)
-                saver = Saver(self.channel(self.interrupted), self.group())
-                manifest, told = saver.manifest(packed.processes, files)
-                room.complete(manifest)
+            try:
+                with self._dropped_if_it_fails():
+                    files = self.carrier.write(packed, room.folder)
+                    paths = {i: room.folder / file.name for i, file in files.items()}
+                    self._require_fit(paths)
+                    names = {i: file.name for i, file in files.items()}
+                    self.cluster().share_scratch(names, sharing, self._copying())
+                    saver = Saver(self.channel(self.interrupted), self.group())
+                    manifest, told = saver.manifest(packed.processes, files)
+                    room.complete(manifest)
+            except JaxnbError:
+                if self.cluster().lost_hosts() == lost:
+                    raise
+            if self.cluster().lost_hosts() != lost:
+                return None
+
+            def take() -> messages.Recovered:
+                return self._in_new_group(paths, packed, told, saver.facts, apart, unended, started)
+
+            found, was_interrupted = self._replaced(paths, room, saver.facts, take)
+        if was_interrupted and found is not None:
+            raise RecoveryInterrupted(found)
+        if was_interrupted:
+            self.interrupted.set()  # before it is run again
+        return found
+
+    def _replaced(
+        self,
+        paths: Mapping[int, Path],
+        room: Scratch,
+        before: Facts,
+        take: Callable[[], messages.Recovered],
+    ) -> tuple[messages.Recovered | None, bool]:
+        """Replaces the processes, and has the new ones take the variables of files.
+
+        If a host is lost with its files, the others bind theirs, and its processes count as dead.
+
+        Returns:
+            What was recovered; None in that case. And whether it was interrupted until then.
+        """
+        was_interrupted = False
+        while True:
             self.replace_all()
-            room.hold()
-            was_interrupted = self.interrupted.is_set()
+            there, lost = room.hold(paths), self.cluster().lost_hosts()
+            was_interrupted |= self.interrupted.is_set()
             self.interrupted.clear()
             try:
-                found = self._in_new_group(
-                    paths, packed, told, saver.facts, apart, unended, started
-                )
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt(
-                    "Interrupted while the new processes took the variables over: using one that "
-                    f"is missing raises an error. All are in {room.folder}{room.on_hosts}: "
-                    f"`%spmd_load {room.folder}` binds them. Then remove the folder."
-                ) from None
-            except JaxnbError as error:
-                reason = str(error).partition(" Type `%")[0]
-                raise JaxnbError(
-                    f"The new processes could not take the variables. {reason} Those of all "
-                    f"processes are in {room.folder}{room.on_hosts}. Type `%spmd_restart`, then "
-                    f"`%spmd_load {room.folder}`; then remove the folder."
-                ) from error
-        if was_interrupted:
-            raise RecoveryInterrupted(found)
-        return found
+                with _said_where(room):
+                    if self.size is not None or not there or len(there) == len(paths):
+                        return take(), was_interrupted
+                    saver = Saver(self.channel(self.interrupted), self.group())
+                    saver.bind({i: paths[i] for i in there}, before, maps=True)
+            except JaxnbError:
+                if self.size is not None or self.cluster().lost_hosts() == lost:
+                    raise
+            else:
+                self.take_for_dead(set(range(saver.num_processes)).difference(there))
+                return None, was_interrupted
 
     def _require_all(self, packed: Packed) -> None:
         """Raises if the size is to change and not all have packed.
@@ -383,11 +209,22 @@ class Recovery:
                 "another size, or change the array first."
             )
 
-    def _require_not_interrupted(self) -> None:
-        if self.interrupted.is_set():
-            raise KeyboardInterrupt(
-                "Interrupted while the variables were copied between hosts. Nothing has changed."
-            )
+    def _copying(self) -> Callable[[], None]:
+        """Returns what raises if it is interrupted, and says once which hosts do not answer."""
+        told: list[str] = []
+
+        def step() -> None:
+            if self.interrupted.is_set():
+                raise KeyboardInterrupt(
+                    "Interrupted while the variables were copied between hosts. Nothing has "
+                    "changed. Type `%spmd_recover` to try again."
+                )
+            cluster = self.cluster()
+            if not told and (silence := cluster.silence_text([*cluster.pids])):
+                told.append(silence)
+                self.carrier.notice(f"{silence}. Interrupt ends the wait and changes nothing.")
+
+        return step
 
     @contextmanager
     def _dropped_if_it_fails(self) -> Iterator[None]:
@@ -445,6 +282,26 @@ class Recovery:
             hook_output=hook_output,
             resized=resized_notes(before.size, saver.facts.size, "is gone", apart),
         )
+
+
+@contextmanager
+def _said_where(room: Scratch) -> Iterator[None]:
+    """Has what ends the block say where the variables are."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            "Interrupted while the new processes took the variables over: using one that is "
+            f"missing raises an error. All are in {room.folder}{room.on_hosts}: "
+            f"`%spmd_load {room.folder}` binds them. Then remove the folder."
+        ) from None
+    except JaxnbError as error:
+        reason = str(error).partition(" Type `%")[0]
+        raise JaxnbError(
+            f"The new processes could not take the variables. {reason} Those of all processes are "
+            f"in {room.folder}{room.on_hosts}. Type `%spmd_restart`, then `%spmd_load "
+            f"{room.folder}`; then remove the folder."
+        ) from error
 
 
 def wait_for_cells(

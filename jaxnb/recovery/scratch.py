@@ -24,7 +24,6 @@ class Scratch:
 
     Attributes:
         folder: See above.
-        on_hosts: On which hosts they are, as the end of a clause; empty if that is this host alone.
         is_whole: All variables are in them.
     """
 
@@ -32,8 +31,18 @@ class Scratch:
         self, cluster: Callable[[], ProcessGroup], folder: Path, hosts: Iterable[str]
     ) -> None:
         self._cluster, self.folder, self.is_whole = cluster, folder, False
-        names = " and ".join(dict.fromkeys(filter(None, hosts)))
-        self.on_hosts = f" on {names}" if names else ""
+        self._hosts = [*dict.fromkeys(filter(None, hosts))]
+
+    @property
+    def lost(self) -> list[str]:
+        """The hosts that are lost, with those that were there."""
+        return [each for each in self._cluster().lost_hosts() if each in self._hosts]
+
+    @property
+    def on_hosts(self) -> str:
+        """On which hosts they are, as the end of a clause; empty if that is this host alone."""
+        names = [each for each in self._hosts if each not in self.lost]
+        return f" on {' and '.join(names)}" if names else ""
 
     def complete(self, manifest: str) -> None:
         """Writes what tells of the files: even a close of the group leaves them from now on.
@@ -44,12 +53,18 @@ class Scratch:
         self._cluster().complete_scratch(MANIFEST, manifest)
         self.is_whole = True
 
-    def hold(self) -> None:
+    def hold(self, files: Mapping[int, Path]) -> list[int]:
         """Has new fork servers, if there are any, remove them when this process ends.
 
         The directories are those of the new processes from now on.
+
+        Args:
+            files: Process index to its file.
+
+        Returns:
+            The processes whose files are on the hosts that they run on.
         """
-        self._cluster().hold_scratch(self.folder)
+        return self._cluster().hold_scratch(self.folder, files)
 
     def end(self, *, keeps: bool = False) -> None:
         """Removes them, or leaves them for good: then nobody removes them at this process's end."""
@@ -89,9 +104,12 @@ def scratch(
         folder = found.folder
         if found.is_whole and str(folder) not in str(error):  # which tells of it else
             error.add_note(
-                f"The variables are in {folder}{found.on_hosts}: in a group of this size there "
-                f"(`%spmd_start`, unless there still is one), `%spmd_load {folder}` binds them. "
-                "Then remove it."
+                f"What was on {' and '.join(found.lost)} is lost. Variables of the other processes "
+                f"are in {folder}{found.on_hosts}, which nothing can load without it: remove it."
+                if found.lost
+                else f"The variables are in {folder}{found.on_hosts}: in a group of this size "
+                f"there (`%spmd_start`, unless there still is one), `%spmd_load {folder}` binds "
+                "them. Then remove it."
             )
         raise
     found.end()

@@ -23,15 +23,16 @@ from jaxnb.compat.ipython import installed, newer_than_tested
 from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError, UsageError
 from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.deaths import Death, death_error, describe_death
-from jaxnb.launch.folder import OFF, programs_folder
+from jaxnb.launch.folder import OFF, programs_folder, require_working_directory
+from jaxnb.launch.job import Progress
 from jaxnb.launch.placement import Placement, counts_of, parse_hosts, place, place_on_hosts
 from jaxnb.launch.slurm import with_nodes
 from jaxnb.lockstep import settings
 from jaxnb.lockstep.notebook_side import Serials
 from jaxnb.model.group import GroupInfo, ProcessInfo, ProcessReport, SessionState
-from jaxnb.options import StartOptions, shown_launcher
+from jaxnb.options import StartOptions, shown_launcher, with_job
 from jaxnb.session.lifecycle import Lifecycle, Phase, Size, process_infos, require_room
-from jaxnb.session.starting import Progress, Starter, jax_environment
+from jaxnb.session.starting import Starter, jax_environment
 from jaxnb.session.work import Work, sigint_held
 from jaxnb.wire.client import Transport
 from jaxnb.wire.messages import Output
@@ -56,7 +57,10 @@ class Life:
         cluster: Its processes, for the system.
         reports: What each process has told at its start.
         lifecycle: Its phase, and its deaths.
+        work: What is done on it.
         generation: How often it has been restarted.
+        start_seconds: How long its last start took.
+        notes: What is to be told of how it was started.
         serials: Counts what processes are asked together.
         sentinels: What answers for the processes while cells run.
     """
@@ -71,25 +75,26 @@ class Life:
         progress: Progress,
     ) -> None:
         started = time.perf_counter()
+        require_working_directory()
         self.lifecycle = Lifecycle()
         self.generation = 0
         self.reports: list[ProcessReport] = []
-        self.serials = Serials()
-        self._work = work
-        self._on_join = on_join
-        self.options = with_nodes(options)
+        self.serials, self._replacing = Serials(), threading.RLock()
+        self.work, self._on_join = work, on_join
+        self.options = with_job(with_nodes(options))
+        self._hosts = self.options.hosts  # those of a job are others each time
         self._transport: Transport | None = None
         self.sentinels = Sentinels(b"", ())
         self._owner_pid, self._at_exit = os.getpid(), partial(at_exit, self.close)
-        self._replacing = threading.RLock()
-        self._make_cluster()
+        self._make_cluster(progress)
         try:
-            self.options, self.placement, self._notes = _prepared(self.options, self.cluster)
+            asked = with_hosts_of_job(self.options, () if self._hosts else self.cluster.hosts())
+            self.options, self.placement, self.notes = _prepared(asked, self.cluster)
         except BaseException:
             self.close()
             raise
         self._bring_up(progress)
-        self._start_seconds = time.perf_counter() - started
+        self.start_seconds = time.perf_counter() - started
         atexit.register(self._at_exit)
 
     # ---------------------------------------------------------------------- what it is now
@@ -98,7 +103,7 @@ class Life:
     def state(self) -> SessionState:
         """``"starting"``, ``"ready"``, ``"busy"``, ``"broken"`` or ``"closed"``."""
         state = self.lifecycle.state
-        return "busy" if state == "ready" and self._work.current is not None else state
+        return "busy" if state == "ready" and self.work.current is not None else state
 
     @property
     def num_processes(self) -> int:
@@ -117,39 +122,14 @@ class Life:
             self.reports,
             self.deaths,
             absent=self.cluster.absent(range(len(self.reports))),
-            busy=self._work.in_cells(),
+            busy=self.work.in_cells(),
             engine_ids=self._transport.engine_ids if self._transport is not None else {},
             closed=self.lifecycle.phase is Phase.CLOSED,
         )
 
-    def info(self) -> GroupInfo:
-        """Returns the whole group, for display."""
-        platform, work = self.placement.platform, self._work
-        notes = [*self.cluster.notes(), *settings.notes(self.reports, self.options.check)]
-        versions = installed() | {"JAX": self.reports[0].jax_version}
-        return GroupInfo(
-            processes=tuple(self.processes),
-            state=self.state,
-            platform=platform,
-            launcher=shown_launcher(self.options),
-            collectives="nccl" if platform == "gpu" else self.options.collectives,
-            jax_version=self.reports[0].jax_version,
-            start_seconds=self._start_seconds,
-            cells_run=work.cells_run,
-            last_cell=work.last_cell,
-            running_cell=now.request.cell if (now := work.current) is not None else None,
-            check=self.options.check,
-            notes=(*self._what_is_broken(), *notes, *newer_than_tested(versions), *self._notes),
-        )
-
-    def _what_is_broken(self) -> list[str]:
-        if self.state != "broken" or self.deaths:  # which processes have died is in the table
-            return _without_helpers_texts(self.deaths)
-        return [_broken_text(self.lifecycle.phase, self._work.unended())]
-
     def _broken_error(self) -> SessionBrokenError:
-        unended = self._work.unended()
-        return SessionBrokenError(_broken_text(self.lifecycle.phase, unended, "Nothing was run. "))
+        unended = self.work.unended()
+        return SessionBrokenError(broken_text(self.lifecycle.phase, unended, "Nothing was run. "))
 
     @property
     def transport(self) -> Transport:
@@ -234,51 +214,51 @@ class Life:
 
     def _replace(self, progress: Progress, size: Size | None, *, is_ours: bool) -> None:
         started = time.perf_counter()
+        require_working_directory()
         if not self.lifecycle.begin_start():
             raise closed_error()
-        self._work.forget_left()
+        self.work.forget_left()
         if not is_ours:
             self._abandon(SessionBrokenError, "The group was restarted")
+            self.work.forget_output()
         try:
             self._stop_for_restart(progress)
-            if self._transport is None:
-                self._make_cluster()
             if not is_ours:
-                self._work.turns.wait_until_free(FREE_SECONDS)
+                self.work.turns.wait_until_free(FREE_SECONDS)
+            if size is not None:  # who waits, or has an array, knows other processes
+                self.options, self.placement = size
+                self.generation += is_ours
+            if self._transport is None:
+                self._make_cluster(progress)
+                if not self._hosts and self.options.hosts:  # a job's, which are others now
+                    self.options = with_hosts_of_job(self.options, self.cluster.hosts())
+                    self.placement = _placed(self.options, self.cluster)
         except BaseException as error:
             self.lifecycle.fail_start()
             if isinstance(error, StartError):
                 raise StartError(f"{error}\n{not_restarted_text()}") from error.__cause__
             raise
-        if size is not None:  # who waits, or has an array, knows other processes
-            self.options, self.placement = size
-            self.generation += is_ours
         self._bring_up(progress)
-        self._start_seconds = time.perf_counter() - started
+        self.start_seconds = time.perf_counter() - started
 
-    def _make_cluster(self) -> None:
+    def _make_cluster(self, progress: Progress) -> None:
         self._environment = jax_environment()
         try:
             with sigint_held():  # a group that nobody knows of could not be ended
-                self.cluster = ProcessGroup(self.options, self._on_death, self._on_stray)
-        except KeyboardInterrupt:
+                asked, notice = replace(self.options, hosts=self._hosts), self.work.notice
+                self.cluster = ProcessGroup(asked, self._on_death, self._on_stray, notice)
+            self.cluster.gather(progress)
+        except BaseException:
             if hasattr(self, "cluster"):  # else the making was interrupted, and has cleaned up
-                self.close()
+                with sigint_held():
+                    self.cluster.close()
             raise
 
     def _bring_up(self, progress: Progress) -> None:
-        self.cluster.place(self.placement.counts)
-        starter = Starter(
-            self.cluster,
-            self.options,
-            self.placement,
-            progress,
-            lambda: self.deaths,
-            self._on_stray,
-        )
         try:
-            self._transport, self.reports = starter.start(self._transport)
-            self.sentinels = Sentinels(self._transport.key, self.reports, self._work.notice)
+            self._start(progress)
+            assert self._transport is not None
+            self.sentinels = Sentinels(self._transport.key, self.reports, self.work.notice)
             self._on_join(self.reports)
         except BaseException as error:
             if not self.lifecycle.is_open:  # it was closed meanwhile, by another thread
@@ -289,24 +269,43 @@ class Life:
             raise
         self.lifecycle.finish_start()
 
+    def _start(self, progress: Progress) -> None:
+        """Starts processes; if a host is lost meanwhile, those of a restart on the other hosts."""
+        cluster, lost = self.cluster, self.cluster.lost_hosts()
+        cluster.place(self.placement.counts)
+        starter = Starter(
+            cluster, self.options, self.placement, progress, lambda: self.deaths, self._on_stray
+        )
+        try:
+            self._transport, self.reports = starter.start(self._transport)
+        except StartError:
+            may_go_on = self._transport is not None and self.lifecycle.is_open
+            may_go_on &= cluster.replaces_processes and not self.lifecycle.has_lost_helper
+            if not may_go_on or cluster.lost_hosts() == lost:
+                raise
+            self._stop_for_restart(progress)
+            self._start(progress)
+
     def _stop_for_restart(self, progress: Progress) -> None:
         progress("stopping", "the old processes")
         transport = self._transport
         # JAX reads its variables when it is imported, which the fork server has done already.
         has_changed = self._environment != jax_environment()
-        if transport is None or has_changed or any(d.role != "engine" for d in self.deaths):
-            if left := self._end_group():
-                self._work.notice(left)
-        else:
+        goes_on = not has_changed and self.cluster.replaces_processes
+        if transport is not None and goes_on and not self.lifecycle.has_lost_helper:
             self.cluster.stop_processes()
             for index in list(transport.engine_ids):
                 transport.forget(index)
-        self.lifecycle.note_stopped()
+        # Something that serves the group may have ended meanwhile.
+        is_ended = transport is None or not goes_on or self.lifecycle.has_lost_helper
+        if is_ended and (left := self._end_group()):
+            self.work.notice(left)
+        self.lifecycle.note_stopped(helpers_too=is_ended)
 
     def _abandon(self, kind: type[SessionBrokenError | SessionClosedError], reason: str) -> None:
         """Ends the wait for what runs; what waits for its turn will not run."""
         self.generation += 1
-        self._work.abandon(kind, reason)
+        self.work.abandon(kind, reason)
 
     def close(self) -> str:
         """Ends all processes of the group, if that has not been done; returns what may be left."""
@@ -336,20 +335,40 @@ class Life:
             transport = self._transport
             if transport is not None and death.role == "engine":
                 transport.forget(death.index)
-        self._work.wake()
+        self.work.wake()
 
     def _on_stray(self, output: Output) -> None:
-        is_up = self.lifecycle.phase is not Phase.STARTING
-        self._work.take_output(output, is_kept=is_up)
+        self.work.take_output(output, is_kept=self.lifecycle.phase is not Phase.STARTING)
 
 
-def _without_helpers_texts(deaths: Sequence[Death]) -> list[str]:
-    """Returns what is said of a group that has lost what serves it."""
-    helpers = [each for each in deaths if each.role != "engine"]
-    return [f"{describe_death(each, 0)}. Type `%spmd_restart`." for each in helpers]
+def info_of(life: Life) -> GroupInfo:
+    """Returns the whole group, for display."""
+    work, platform, state = life.work, life.placement.platform, life.state
+    first = life.reports[0]
+    notes = [*life.cluster.notes(), *settings.notes(life.reports, life.options.check)]
+    if state == "broken" and not life.deaths:  # which processes have died is in the table
+        broken = [broken_text(life.lifecycle.phase, work.unended())]
+    else:
+        helpers = [each for each in life.deaths if each.role != "engine"]
+        broken = [f"{describe_death(each, 0)}. Type `%spmd_restart`." for each in helpers]
+    return GroupInfo(
+        processes=tuple(life.processes),
+        state=state,
+        platform=platform,
+        launcher=shown_launcher(life.options),
+        collectives="nccl" if platform == "gpu" else life.options.collectives,
+        jax_version=first.jax_version,
+        start_seconds=life.start_seconds,
+        cells_run=work.cells_run,
+        last_cell=work.last_cell,
+        running_cell=now.request.cell if (now := work.current) is not None else None,
+        check=life.options.check,
+        notes=(*broken, *notes, *newer_than_tested(installed() | {"JAX": first.jax_version}),
+               *life.notes),
+    )  # fmt: skip
 
 
-def _broken_text(phase: Phase, unended: Collection[int], done: str = "") -> str:
+def broken_text(phase: Phase, unended: Collection[int], done: str = "") -> str:
     """Returns what is the matter with a broken group of which no process has died."""
     if phase is Phase.COMPUTING:
         return f"The group still computes what a cell dispatched. {STILL_COMPUTING}"
@@ -376,6 +395,21 @@ def _prepared(
         folder = ""
         note = "On GPUs each process compiles by itself." if asked else ""
     return replace(options, compile_cache=folder or OFF), placement, [note] if note else []
+
+
+def with_hosts_of_job(options: StartOptions, hosts: Sequence[str]) -> StartOptions:
+    """Returns options with the hosts that a job has; if there are none, the same.
+
+    Args:
+        options: What was asked for.
+        hosts: The hosts, with the number of processes of each if that is known.
+    """
+    if not hosts:
+        return options
+    n = options.num_processes
+    names = [*hosts] if n is None else [host.partition(":")[0] for host in hosts]
+    each = ":1" if len(names) == n else ""
+    return replace(options, hosts=",".join(f"{name}{each}" for name in names))
 
 
 def _placed(
@@ -424,6 +458,16 @@ def other_size(life: Life, num_processes: int | None, devices: int | None) -> Si
     now = life.placement
     if devices is None:
         devices = life.options.devices_per_process
+    if life.options.attach:  # one for each engine was for the start
+        hosts = ",".join(each.name for each in parse_hosts(life.options.hosts))
+        life.options = replace(life.options, hosts=hosts)
+    elif num_processes not in (None, now.num_processes) and "#" in life.options.hosts:
+        launcher = life.options.launcher
+        raise UsageError(
+            f"{launcher} has started one agent for each process, and starts as many again. Nothing "
+            f"was changed. Type `%spmd_stop`, then `%spmd_start -n {num_processes} --launcher "
+            f"{launcher}`."
+        )
     options = replace(
         life.options,
         num_processes=now.num_processes if num_processes is None else num_processes,

@@ -97,6 +97,11 @@ class Lifecycle:
         """The processes among them."""
         return dead_processes(self._deaths)
 
+    @property
+    def has_lost_helper(self) -> bool:
+        """Whether something that serves the group is among them."""
+        return any(each.role != "engine" for each in self._deaths)
+
     def note_death(self, death: Death) -> None:
         """Notes a death: a group that is ready or computing is broken from then on.
 
@@ -127,10 +132,15 @@ class Lifecycle:
             self._enter(Phase.STARTING)
             return True
 
-    def note_stopped(self) -> None:
-        """Notes that a restart has ended the processes; their deaths are of no interest now."""
+    def note_stopped(self, *, helpers_too: bool = True) -> None:
+        """Notes that a restart has ended the processes; their deaths are of no interest now.
+
+        Args:
+            helpers_too: It has also ended what serves the group.
+        """
         with self._lock:
-            self._deaths = ()
+            left = [] if helpers_too else [each for each in self._deaths if each.role != "engine"]
+            self._deaths = tuple(left)
 
     def fail_start(self) -> None:
         """Notes that a restart failed, after or before it stopped the old processes."""

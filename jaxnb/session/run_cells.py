@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -19,6 +19,8 @@ from jaxnb.debugging.asking import Asker
 from jaxnb.errors import JaxnbError, RecoveryInterrupted, UsageError
 from jaxnb.labels import Outputs, capitalized, processes_label
 from jaxnb.launch.deaths import Death
+from jaxnb.launch.folder import require_working_directory
+from jaxnb.launch.job import Progress
 from jaxnb.lockstep import settings
 from jaxnb.lockstep.messages import Apart
 from jaxnb.lockstep.provenance import unequal_names_text
@@ -26,15 +28,16 @@ from jaxnb.lockstep.settings import KnownSettings
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.dispatches import Difference
 from jaxnb.model.scripts import in_notebook
+from jaxnb.recovery.carrier import Carrier
 from jaxnb.recovery.messages import Recovered
-from jaxnb.recovery.recovering import Carrier, Recovery, recovered_text, wait_for_cells
-from jaxnb.session.group import Life
+from jaxnb.recovery.recovering import Recovery, recovered_text, wait_for_cells
+from jaxnb.session.group import Life, info_of
 from jaxnb.session.interrupts_and_timeouts import Supervisor
 from jaxnb.session.lifecycle import Phase, Size
 from jaxnb.session.reach import Reach
 from jaxnb.session.records import Records, tell
 from jaxnb.session.results import Examiner, Ran, result_of
-from jaxnb.session.starting import Progress, untold
+from jaxnb.session.starting import untold
 from jaxnb.session.work import Work
 from jaxnb.wire.messages import Exchange
 
@@ -97,8 +100,26 @@ class Recoveries:
             notice: Shows the user a sentence; by default on standard error.
             size: That of the new group, if it is another.
         """
+        notice = notice or self._reach.notice
+        try:
+            while True:  # once more for each host that is lost meanwhile
+                found = self._carry_over(progress, interrupted, come_back_seconds, notice, size)
+                if found is not None:
+                    return found
+        finally:
+            self._reach.notice("")
+
+    def _carry_over(
+        self,
+        progress: Progress,
+        interrupted: threading.Event,
+        come_back_seconds: float,
+        notice: Callable[[str], None],
+        size: Size | None,
+    ) -> Recovered | None:
         life, work = self._life, self._work
         life.require_open()
+        require_working_directory()
         self.give_up_silent_hosts(interrupted)
         life.require_helpers()
         _ = life.transport  # there is one, else it raises
@@ -114,7 +135,7 @@ class Recoveries:
             life.cluster.commands_to_continue,
             lambda: life.lifecycle.dead,
             interrupted,
-            notice or self._reach.notice,
+            notice,
             partial(life.require_unchanged, generation),
             skips_unfinished=bool(unended) or life.lifecycle.phase is Phase.COMPUTING,
         )
@@ -122,16 +143,21 @@ class Recoveries:
             lambda: life.cluster,
             carrier,
             self._reach.open_channel,
-            life.info,
+            partial(info_of, life),
             partial(life.replace_all, progress, generation, size),
+            self._take_for_dead,
             progress,
             interrupted,
             None if size is None else size.numbers,
         )
-        try:
-            return recovery.run(unended)
-        finally:
-            self._reach.notice("")
+        return recovery.run(unended)
+
+    def _take_for_dead(self, processes: Collection[int]) -> None:
+        """Takes new processes for dead: what they were to have was lost with a host."""
+        how = "has no variables: they were lost with a host"
+        for i in sorted(processes):
+            died = Death("engine", i, self._life.reports[i].pid, None, "", how=how)
+            self._life.lifecycle.note_death(died)
 
     def give_up_silent_hosts(self, interrupted: threading.Event) -> None:
         """Takes the processes on silent hosts for dead; waits a moment for hosts that come back.

@@ -14,6 +14,7 @@ from jaxnb.compiled import comparing
 from jaxnb.compiled.comparison import Comparison
 from jaxnb.labels import Outputs
 from jaxnb.launch.deaths import Death
+from jaxnb.launch.job import Progress
 from jaxnb.lockstep.settings import KnownSettings
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.dispatches import CheckMode, Recording
@@ -27,7 +28,7 @@ from jaxnb.session.group import Life, other_size
 from jaxnb.session.reach import Reach
 from jaxnb.session.records import CellHistory
 from jaxnb.session.run_cells import Cells, Recoveries
-from jaxnb.session.starting import Progress, untold
+from jaxnb.session.starting import untold
 from jaxnb.session.values import Transfers
 from jaxnb.session.work import Work
 

@@ -15,17 +15,15 @@ from jaxnb.labels import capitalized, plural, processes_label
 from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.deaths import Death, describe_death, last_lines
 from jaxnb.launch.folder import OFF
+from jaxnb.launch.job import QUEUED, Progress
 from jaxnb.launch.placement import Placement
 from jaxnb.lockstep import settings
 from jaxnb.model.cells import CheckRequest, JoinRequest, RequestFailed
 from jaxnb.model.group import ProcessReport
+from jaxnb.model.scripts import in_notebook
 from jaxnb.options import StartOptions
 from jaxnb.wire.client import Transport, wait_for
 from jaxnb.wire.messages import Exchange, Output, Reply
-
-Progress = Callable[[str, str], None]
-"""Takes each stage of a start, a restart or a recovery: its name and a detail."""
-
 
 WAITING = "waiting"
 """The stage in which somebody is waited for that does not come by itself."""
@@ -33,6 +31,8 @@ WAITING = "waiting"
 
 def untold(stage: str, detail: str) -> None:
     """Says nothing of a stage, but who is waited for that does not come by itself."""
+    if stage == QUEUED:
+        StderrNotices().notice(detail)
     if stage == WAITING:
         StderrNotices().notice(f"{detail}; new processes wait for each other")
 
@@ -45,6 +45,11 @@ DEATH_SECONDS = 2.0
 
 STOPPED_SECONDS = 2.0
 """So often it is looked whether a process is stopped, so that all wait for it."""
+
+LINK_TEXT = (
+    "\nProcesses connect to those of other hosts as they start. If a link was cut meanwhile, type "
+    "`%spmd_start` to try again."
+)
 
 OUTPUT_SECONDS = 0.5
 """What a process has written comes a few milliseconds after its answer, or never."""
@@ -161,6 +166,7 @@ class Starter:
                 bind_host=self._group.address_of(index),
                 socket_folder=self._group.directory,
                 collectives=self._options.collectives,
+                in_mpi=self._options.launcher == "mpi",
                 programs_folder=self._programs_folder,
                 bare=self._options.bare,
                 environment={**self._environment, **placement.environments[index]},
@@ -209,7 +215,10 @@ class Starter:
             index, answer = event.process_index, event.answer
             if isinstance(answer, RequestFailed):
                 error = answer.error
-                raise StartError(f"Process {index} could not check: {error}\n{error.traceback}")
+                then = in_notebook(LINK_TEXT) if self._group.hosts() else ""
+                raise StartError(
+                    f"Process {index} could not check: {error}\n{error.traceback}{then}"
+                )
             if isinstance(answer, BaseException):
                 self._wait_for_news()  # of how it died, which says more
                 raise StartError(f"Process {index}: {answer}")
@@ -240,7 +249,9 @@ class Starter:
         while not wait_for(future, 0.1):
             self.check_alive()
             if time.monotonic() > self._deadline:
-                raise StartError(f"{what} did not start within {self._options.timeout:g} s.")
+                seconds = f"{self._options.timeout:g} s"
+                option = in_notebook(" (`--timeout`)")
+                raise StartError(f"{what} did not start within {seconds}{option}.")
         error = future.exception()
         if error is not None:
             raise StartError(f"{capitalized(what)} could not be started.\n{error}")

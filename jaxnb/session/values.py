@@ -26,7 +26,7 @@ from jaxnb.options import process_indices
 from jaxnb.profile.statistics import DeviceStats, device_rows
 from jaxnb.recovery.messages import SavedState
 from jaxnb.recovery.saving import Saver
-from jaxnb.session.group import Life
+from jaxnb.session.group import Life, info_of
 from jaxnb.session.reach import Reach
 from jaxnb.session.work import Work
 
@@ -159,7 +159,7 @@ class Transfers:
     @property
     def group(self) -> GroupInfo:
         """The whole group, for display."""
-        return self._life.info()
+        return info_of(self._life)
 
     def stats(self, *, brief: bool = False) -> list[DeviceStats]:
         """Returns a row for every device of every process.

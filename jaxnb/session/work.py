@@ -176,6 +176,10 @@ class Work:
         self.left = self.last_failed = None
         self._stuck.clear()
 
+    def forget_output(self) -> None:
+        """Forgets what processes wrote between cells: they are replaced by fresh ones."""
+        self._strays = Strays()
+
     def in_cells(self) -> dict[int, str]:
         """Returns which processes are in a cell, given up or not, and in which."""
         found = {}

@@ -11,7 +11,7 @@ import pytest
 
 from jaxnb.cells.sinks import StderrNotices
 from jaxnb.errors import JaxnbError
-from jaxnb.recovery import recovering
+from jaxnb.recovery import carrier
 from jaxnb.session import Session
 from support.faults import Finger, assert_kept
 
@@ -54,7 +54,7 @@ def test_an_object_that_holds_python_while_it_packs_costs_nothing(
     os.mkfifo(fifo)
     pids = [each.pid for each in session.processes]
     session.run(HELD.format(str(fifo)))
-    monkeypatch.setattr(recovering, "SILENT_SECONDS", -1.0)  # who is given up is so at once
+    monkeypatch.setattr(carrier, "SILENT_SECONDS", -1.0)  # who is given up is so at once
     told: list[str] = []
 
     def press(_: StderrNotices, text: str) -> None:

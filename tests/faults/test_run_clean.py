@@ -90,7 +90,7 @@ def test_variables_on_their_way_are_left_once_their_owner_has_ended(tmp_path: Pa
     program = (
         "import os, sys\nfrom jaxnb.launch import scratch\n"
         "scratch._with_room = lambda *_: scratch.Path(sys.argv[1])\n"
-        "made = scratch.Scratch(os.getpid())\nfolder = made.make(1, 'jaxnb-made')\n"
+        "made = scratch.Scratch(os.getpid())\nfolder, _ = made.make(1, 'jaxnb-made')\n"
         f"made.complete({MANIFEST!r}, ''); print(folder, flush=True); input()"
     )
     words = [sys.executable, "-c", program, str(tmp_path)]

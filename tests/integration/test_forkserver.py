@@ -34,9 +34,7 @@ def start() -> Iterator[Start]:
     started: list[ProcessGroup] = []
 
     def start_one() -> ProcessGroup:
-        started.append(
-            ProcessGroup(StartOptions(launcher="local"), lambda _: None, lambda *_: None)
-        )
+        started.append(ProcessGroup(StartOptions(launcher="local"), *[lambda *_: None] * 3))
         return started[-1]
 
     yield start_one
@@ -150,7 +148,7 @@ def test_complete_scratch_outlives_the_group(start: Start, end: str) -> None:
         until(lambda: not server.is_running(), "the fork server had ended")
     assert (folder / "last").read_text() == "all are there"
     another = start()
-    another.hold_scratch(folder)
+    another.hold_scratch(folder, {})
     assert folder.exists()
     another.end_scratch(keeps=False)
     assert not folder.exists()

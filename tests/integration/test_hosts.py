@@ -54,6 +54,11 @@ events, has_come = [], threading.Event()
 settings = json.loads(sys.argv[1])
 try:
     agents = Agents(settings.pop("hosts"), note, **settings)
+    try:
+        agents.gather(lambda *_: None)
+    except BaseException:
+        agents.close()
+        raise
 except JaxnbError as error:
     sys.exit(f"{type(error).__name__}: {error}")
 print(json.dumps(agents.request("facts", gpus=False).result(60)["facts"]), flush=True)
@@ -264,6 +269,8 @@ def test_a_host_whose_connection_ends_is_lost_and_nothing_is_left_on_it(
     assert died == {"event": "died", "role": "engine", "index": 1, "pid": pids[1], "status": None,
                     "tail": "", "host": "hostB", "how": died["how"]}  # fmt: skip
     assert died["how"].endswith("the connection to its agent ended with status -9")
+    refused = here("str(agents._members[1].client.request('look').exception(60))")
+    assert refused.startswith("The connection to hostB has ended (status -9), and with it all pro")
     until(lambda: not hosts.b.processes() and not hosts.b.files(), "nothing is left on hostB")
     assert [index for index, _ in here("ask('look')['looks']")] == [0]
     here("ask('stop', roles=['engine'], grace_seconds=0)")

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import jaxnb
-from jaxnb.errors import CellError, ProcessDiedError, RecoveryInterrupted
+from jaxnb.errors import CellError, ProcessDiedError, RecoveryInterrupted, UsageError
 from jaxnb.session import Session
 from jaxnb.wire import asking
-from support.fixtures import assert_usable
+from support.fixtures import assert_usable, until
 
 Stages = list[tuple[str, str]]
 
@@ -48,6 +48,37 @@ def test_the_progress_of_a_start_is_not_told_of_what_comes_later(
     assert_usable(group)
     group.recover()
     assert stages == at_start
+
+
+@pytest.mark.parametrize("call", ["restart", "recover"])
+def test_a_working_directory_that_is_gone_is_told_of_and_nothing_has_changed(
+    group: Session, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.run("kept = 1")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(UsageError, match=r"working directory is gone .*Nothing was started or ch"):
+        getattr(group, call)()
+    with pytest.raises(UsageError, match="working directory is gone"):
+        jaxnb.start(1, platform="cpu")
+    monkeypatch.undo()
+    assert group.run("kept").value == 1
+
+
+def test_what_old_processes_wrote_is_not_shown_by_the_first_cell_after_a_restart(
+    group: Session,
+) -> None:
+    group.run(
+        "import threading, time\n"
+        "def write():\n"
+        "    while True: print('old'); time.sleep(0.01)\n"
+        "threading.Thread(target=write, daemon=True).start()"
+    )
+    until(lambda: group._life.work._strays._kept, "output has come between cells")
+    group.restart()
+    assert group.run("print('new')").per_process[0].stdout == "new\n"
 
 
 def test_an_interrupted_replay_says_how_far_it_came(group: Session) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from support.fixtures import until
-from support.hosts import Hosts
+from support.hosts import ROOT, Hosts
 from support.remote import Program, RaisedError
 from support.slurm import cannot_slurm, two_nodes, users, variables
 
@@ -131,3 +132,36 @@ def test_a_script_runs_on_the_nodes(allocate: Allocate, nodes: Hosts) -> None:
     program.do("import subprocess")
     done = program.do(f"subprocess.run({words!r}, capture_output=True, text=True).stdout")
     assert sorted(done.splitlines()) == ["[0-1] hostA 4", "[2-3] hostB 4"]
+
+
+DOCTOR = """
+from jaxnb.cli import launchers
+(slurm,) = (each for each in launchers.look() if each.launchers == ("slurm",))
+print(slurm)
+"""
+
+
+def test_doctor_says_whether_slurm_can_be_used(nodes: Hosts) -> None:
+    def said(*before: str, **settings: str) -> str:
+        env = {**variables(nodes), "PYTHONPATH": str(ROOT), **settings}
+        return nodes.a.run(*before, sys.executable, "-c", DOCTOR, env=env).stdout
+
+    def control(command: str) -> None:
+        nodes.a.run("sh", "-c", command, env=variables(nodes))
+
+    assert said() == (
+        "ok       launcher slurm: Slurm answers, and `--launcher slurm --nodes 2` submits a job\n"
+    )
+    inside = said("salloc", "-Q", "-N2", "--ntasks-per-node=2")
+    assert re.fullmatch(r"ok       launcher slurm: in job \d+, on hostA,hostB\n", inside)
+    assert "Start it once, without srun" in said("salloc", "-Q", "-n2", "srun")
+    conf = nodes.shared / "slurm" / "slurm.conf"
+    nobody = nodes.shared / "slurm" / "nobody.conf"
+    nobody.write_text(f"{conf.read_text()}SlurmctldPort=1\n")  # scontrol tries for 9 s
+    silent = said(SLURM_CONF=str(nobody))
+    assert "controller has not answered within 1.5 s: it is down, or busy" in silent
+    control("echo SlurmdTimeout=30 >> $SLURM_CONF; scontrol reconfigure")
+    try:
+        assert "30 s ends the job (SlurmdTimeout)\n         fix: --lost-after 30" in said()
+    finally:
+        control("sed -i '/^SlurmdTimeout/d' $SLURM_CONF; scontrol reconfigure")

@@ -24,6 +24,16 @@ class RaisedError(AssertionError):
     """The program raised; the text has the kind of error, its message and its notes."""
 
 
+class Here:
+    """This host, for a program."""
+
+    def popen(
+        self, *words: str, folder: str, env: Mapping[str, str], **settings: Any
+    ) -> subprocess.Popen[str]:
+        """Starts a program; see :meth:`~support.hosts.Host.popen`."""
+        return subprocess.Popen(words, cwd=folder, env={**os.environ, **env}, **settings)
+
+
 class Program:
     """Starts a Python program on a host, which has ``jaxnb``, ``np``, ``said`` and ``Says``.
 
@@ -33,14 +43,21 @@ class Program:
         host: Where it runs.
         before: What is put before its command line.
         env: Variables that it gets.
+        python: What runs it.
 
     Attributes:
         process: It, as :meth:`~support.hosts.Host.popen` returns it.
     """
 
-    def __init__(self, host: Host, *before: str, env: Mapping[str, str] = {}) -> None:
+    def __init__(
+        self,
+        host: Host | Here,
+        *before: str,
+        env: Mapping[str, str] = {},
+        python: str = sys.executable,
+    ) -> None:
         paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-        words = [*before, sys.executable, "-m", "support.remote"]
+        words = [*before, python, "-m", "support.remote"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         own = {"PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"}
         self.process = host.popen(*words, folder=str(ROOT), env={**own, **env}, **pipes)

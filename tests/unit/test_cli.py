@@ -12,6 +12,7 @@ import nbformat
 import pytest
 
 from jaxnb.cli import doctor, main, notebooks, scripts
+from jaxnb.cli.findings import Finding, Level
 from jaxnb.errors import UsageError
 
 
@@ -192,9 +193,9 @@ def test_versions_that_do_not_go_together(
 
 @pytest.mark.parametrize("level", ["ok", "warning", "error"])
 def test_the_exit_status_tells_errors(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], level: doctor.Level
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], level: Level
 ) -> None:
-    found = doctor.Finding(level, "something", "a fix" if level != "ok" else "")
+    found = Finding(level, "something", "a fix" if level != "ok" else "")
     monkeypatch.setattr(doctor, "CHECKS", (lambda: iter([found]),))
     assert doctor.doctor(as_json=True) == int(level == "error")
     assert json.loads(capsys.readouterr().out)[0]["level"] == level

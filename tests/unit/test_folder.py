@@ -106,11 +106,12 @@ def test_owners_that_a_container_does_not_map_are_nobody_in_it(
     assert not folder._is_of_nobody_here(1)
 
 
-def test_nobody_knows_whether_the_owner_in_another_container_lives(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", [0, 1], ids=["host", "container"])
+def test_nobody_knows_whether_the_owner_elsewhere_lives(tmp_path: Path, part: int) -> None:
     folder.mark(tmp_path)
     assert folder.owner_lives(tmp_path) is True
     mark = tmp_path / folder.OWNER
-    mark.write_text(mark.read_text().replace(folder.pids_of("self"), "pid:[1]"))
+    mark.write_text(mark.read_text().replace(folder.pids_here().split("/")[part], "other"))
     assert folder.owner_lives(tmp_path) is None
 
 

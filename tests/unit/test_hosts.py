@@ -14,9 +14,10 @@ from jaxnb.launch.answers import joined, merge, translated
 from jaxnb.launch.placement import AskedHost, parse_hosts, place_on_hosts
 from jaxnb.launch.remote import AgentStart, travelling
 from jaxnb.launch.slurm import SRUN, tasks_of, with_nodes
+from jaxnb.launch.slurm_jobs import seconds_of
 from jaxnb.launch.ssh import SSH
 from jaxnb.model.group import HostFacts
-from jaxnb.options import StartOptions
+from jaxnb.options import StartOptions, launcher_of, submits_job, with_job
 
 # ---------------------------------------------------------------------- names
 
@@ -281,13 +282,56 @@ def test_slurms_tasks_are_read(text: str, tasks: list[int]) -> None:
     assert tasks_of(text) == tasks
 
 
-def test_without_an_allocation_slurm_is_refused() -> None:
-    options = StartOptions(launcher="slurm")
+def test_without_an_allocation_a_job_is_submitted() -> None:
+    options = StartOptions(launcher="slurm", nodes=2)
     for environment in ({}, {"SLURM_JOB_ID": "7"}, {"SLURM_JOB_NODELIST": "a"}):
-        with pytest.raises(UsageError, match=r"takes an allocation.*Nothing was started.*salloc"):
-            with_nodes(options, environment)
+        assert submits_job(with_nodes(options, environment))
+        with pytest.raises(UsageError, match=r"names nodes of an allocation.*leave it out"):
+            with_nodes(StartOptions(launcher="slurm", hosts="a"), environment)
     others = StartOptions(hosts="a")
     assert with_nodes(others, {}) is others
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        (StartOptions(launcher="slurm"), 4),
+        (StartOptions(launcher="slurm", nodes=6), 6),
+        (StartOptions(launcher="slurm", nodes=2, gpus_per_node=4), 8),
+        (StartOptions(3, launcher="mpi"), 3),
+        (StartOptions(attach="site"), None),
+        (StartOptions(hosts="a,b"), None),
+    ],
+)
+def test_a_job_is_for_so_many_processes(options: StartOptions, count: int | None) -> None:
+    assert with_job(options).num_processes == count
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (StartOptions(launcher="fork", nodes=2), "`--nodes` is for a job"),
+        (StartOptions(hosts="a", time_limit="1:00"), "`--time` is for a job"),
+        (StartOptions(launcher="nope"), "Unknown launcher 'nope'.*mpi"),
+        (StartOptions(attach="site", hosts="a"), "`--launcher` and `--hosts` do not go with it"),
+    ],
+)
+def test_launchers_that_do_not_fit_are_refused(options: StartOptions, told: str) -> None:
+    with pytest.raises(UsageError, match=f"(?s){told}.*Nothing was started"):
+        launcher_of(options)
+
+
+def test_more_nodes_than_processes_are_refused() -> None:
+    with pytest.raises(UsageError, match="Each node needs a process"):
+        with_job(StartOptions(2, launcher="slurm", nodes=3))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("1-02:03:04", 93784), ("2:03:04", 7384), ("3:04", 184), ("UNLIMITED", None)],
+)
+def test_times_of_slurm(text: str, seconds: int | None) -> None:
+    assert seconds_of(text) == seconds
 
 
 def test_slurm_is_refused_in_each_task_of_a_step() -> None:

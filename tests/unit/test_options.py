@@ -71,6 +71,17 @@ def test_a_host_is_lost_before_jax_gives_its_processes_up(seconds: float) -> Non
 
 
 @pytest.mark.parametrize(
+    ("asked", "told"), [({"lost_after": 20}, "--lost-after"), ({"env": ("HOME",)}, "--env HOME")]
+)
+def test_what_is_for_other_hosts_is_refused_on_one(asked: Any, told: str) -> None:
+    with pytest.raises(UsageError, match=f"^`{told}` is for other hosts .*Nothing was started"):
+        launcher_of(StartOptions(**asked))
+    launcher_of(StartOptions(hosts="hostA,hostB", **asked))
+    launcher_of(StartOptions(launcher="slurm", **asked))
+    launcher_of(StartOptions(env=("NAME=value",)))
+
+
+@pytest.mark.parametrize(
     ("system", "launcher"), [("linux", "fork"), ("darwin", "local"), ("win32", "local")]
 )
 def test_forking_is_the_default_on_linux_only(

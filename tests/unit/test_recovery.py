@@ -17,6 +17,7 @@ import pytest
 import jaxnb
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.recovery import files, messages, process_recovering
+from jaxnb.recovery.carrier import Carrier, Packed
 from jaxnb.recovery.fit_to_size import (
     MisfitError,
     SavedArray,
@@ -27,7 +28,6 @@ from jaxnb.recovery.fit_to_size import (
     resized_notes,
 )
 from jaxnb.recovery.process_recovering import DEAD_SECONDS, PENDING_SECONDS, Reader
-from jaxnb.recovery.recovering import Carrier, Packed
 
 # ------------------------------------------------------------------- directories of saved variables
 
