@@ -1,4 +1,4 @@
-"""``jaxnb doctor``: looks at what a group needs of this machine, and starts a small one.
+"""``jaxnb doctor``: looks at what groups need of this machine, and starts a small one.
 
 ``jaxnb clean``: what a crash has left of groups of this user: found, listed, removed.
 """
@@ -18,10 +18,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
-from typing import Literal
 
 import psutil
 
+from jaxnb.cli import launchers
+from jaxnb.cli.findings import Finding
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import format_bytes, format_seconds, plural
 from jaxnb.launch.folder import default_folder, entries, owner_lives, parent_folders, trim
@@ -29,27 +30,10 @@ from jaxnb.launch.host import visible_gpus
 from jaxnb.options import StartOptions
 from jaxnb.recovery.files import MANIFEST
 
-Level = Literal["ok", "warning", "error"]
-
 LEAST_SHM_BYTES = 256 << 20
 LEAST_FILES = 1024
 LEAST_TASKS = 512
 PSUM_PROCESSES = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        level: ``"ok"``, ``"warning"`` or ``"error"``.
-        text: What was found.
-        fix: What to type, where something is wrong.
-    """
-
-    level: Level
-    text: str
-    fix: str = ""
 
 
 def _enough(text: str, fix: str, *, is_enough: bool) -> Finding:
@@ -150,7 +134,7 @@ def _start() -> Iterator[Finding]:
         yield Finding("warning", note, "pip install --upgrade jaxnb")
 
 
-CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (_versions, _limits, _start)
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (_versions, _limits, launchers.look, _start)
 
 
 def doctor(*, as_json: bool) -> int:
@@ -160,9 +144,7 @@ def doctor(*, as_json: bool) -> int:
         for found in check():
             findings.append(found)
             if not as_json:
-                print(f"{found.level:8} {found.text}", flush=True)
-                if found.fix:
-                    print(f"{'':8} fix: {found.fix}", flush=True)
+                print(found, flush=True)
     if as_json:
         print(json.dumps([asdict(each) for each in findings], indent=2))
     return int(any(each.level == "error" for each in findings))
