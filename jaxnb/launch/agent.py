@@ -186,15 +186,21 @@ def dial_back(
 
 def _end_after(agent_pid: int, linger_seconds: int) -> None:
     """Has this process end after its child, the agent, which is sent on the SIGTERM that comes."""
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(agent_pid, signal.SIGTERM))
-    signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+    is_told = False
+
+    def on_term(*_: object) -> None:
+        nonlocal is_told
+        is_told = True
+        os.kill(agent_pid, signal.SIGTERM)  # nobody has asked for its status: it is there
 
     def on_end(*_: object) -> None:
-        if not linger_seconds:
+        if is_told or not linger_seconds:
             os._exit(0)
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
         signal.alarm(linger_seconds)
 
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+    signal.signal(signal.SIGTERM, on_term)
     signal.signal(signal.SIGCHLD, on_end)
 
 
