@@ -254,6 +254,8 @@ class Job:
         if self.launcher == "mpi":
             notes += [OF_MPI] if find_spec("mpi4py") else [NO_MPI4PY]
         notes += [self.ends_soon] if self.ends_soon else []
+        if self.state.is_over and not self.state.state:  # Open MPI's processes outlive mpiexec
+            notes.append(f"{self} has ended, and its processes go on. `%spmd_stop` ends them.")
         if (seconds := self._silent_seconds) and seconds < lost_after:
             notes.append(
                 f"Slurm takes a node that does not answer for {seconds:g} s for down, and ends the "
