@@ -17,6 +17,8 @@ from jaxnb.session import Session, reach, results
 from jaxnb.wire import sentinels
 from support.arrays import CLASSES
 from support.fixtures import PATIENT_SECONDS
+from support.hosts import Hosts
+from support.slurm import cannot_slurm, two_nodes
 
 # IPython's own %reset collects garbage: up to a second a test for four processes on two cores.
 CLEAR = """
@@ -98,6 +100,15 @@ def patient_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         (results, "DIGEST_SECONDS"),
     ):
         monkeypatch.setattr(module, name, PATIENT_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Hosts]:
+    """Two hosts with Slurm."""
+    if reason := cannot_slurm():
+        pytest.skip(reason)
+    with two_nodes() as hosts:
+        yield hosts
 
 
 @pytest.fixture

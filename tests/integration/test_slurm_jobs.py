@@ -13,29 +13,11 @@ import pytest
 from support.fixtures import until
 from support.hosts import Hosts
 from support.remote import Program, RaisedError
-from support.slurm import cannot_slurm, two_nodes, users, variables
+from support.slurm import CELL, PLACES, users, variables
 
 pytestmark = [pytest.mark.may_be_skipped, pytest.mark.thorough]
 
 START = "session = jaxnb.start(4, launcher='slurm', platform='cpu', nodes=2)"
-
-CELL = """
-mesh = jax.make_mesh((jax.device_count(),), ("d",))
-x = jax.device_put(jnp.arange(12.0), NamedSharding(mesh, P("d")))
-total = jax.jit(jnp.sum)
-both = "both"
-float(total(x))
-"""
-
-PLACES = "[each.host for each in session.processes]"
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Hosts]:
-    if reason := cannot_slurm():
-        pytest.skip(reason)
-    with two_nodes() as hosts:
-        yield hosts
 
 
 def jobs(nodes: Hosts, what: str = "%T %r") -> list[str]:

@@ -50,6 +50,17 @@ NodeName=hostB NodeAddr={address_hostB} CPUs=8 RealMemory=8000
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
 """
 
+# Cells, whose value is 66, and a program's expression, for groups on the nodes.
+CELL = """
+mesh = jax.make_mesh((jax.device_count(),), ("d",))
+x = jax.device_put(jnp.arange(12.0), NamedSharding(mesh, P("d")))
+total = jax.jit(jnp.sum)
+both = "both"
+float(total(x))
+"""
+
+PLACES = "[each.host for each in session.processes]"
+
 
 def cannot_slurm() -> str:
     """Returns why there can be no Slurm here; empty if there can."""
