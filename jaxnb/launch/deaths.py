@@ -212,7 +212,8 @@ def describe_death(death: Death, num_processes: int) -> str:
     }.get(death.role, "The tunnel to other hosts")
     if death.role == "job":
         return death.how
-    place = f" on {death.host}" if death.host and death.role != "connection" else ""
+    host = death.host.partition("#")[0]  # it can have several agents
+    place = f" on {host}" if host and death.role != "connection" else ""
     where = f" (pid {death.pid}{place})" if death.pid else place
     return f"{who}{where} {death.how or describe_status(death.status)}"
 
