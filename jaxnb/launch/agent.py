@@ -46,8 +46,8 @@ CARRIER_SECONDS = 0.3
 """So long it may take until a process that is killed is known to have ended."""
 
 LINGER_SECONDS = 5
-"""MPICH kills all ranks as soon as one has ended: so long the others have to remove what is theirs.
-"""
+"""MPICH kills all ranks as soon as one has ended, and the notebook would take what carries the
+connection of an agent for it: so long the others have to remove what is theirs."""
 
 
 class Agent(ForkServer):
@@ -181,6 +181,7 @@ def dial_back(
             lifeline.die_with_parent(starter, signal.SIGTERM)
         tunnel.dial(ours, address, port, certificate)
     ours.close()
+    os.setpgid(0, 0)  # MPICH kills the process groups of all ranks as soon as one has ended
     return theirs.detach(), address
 
 

@@ -454,15 +454,18 @@ class Agents:
         for member in self._all():
             if member.client.is_silent:
                 member.client.give_up()
-            member.client.end()
-        deadline = time.monotonic() + timeout_seconds
         seconds = self._lost_after + MORE_SECONDS
         late = [left_text(each.host, seconds) for each in self._all() if each.client.is_silent]
-        for member in self._all():
-            try:
-                member.client.close(max(0.0, deadline - time.monotonic()))
-            except SessionBrokenError as error:
-                late.append(str(error))
+        others = [each for each in self._all() if each is not self._own]
+        for members in (others, [self._own]):  # whose end cuts what has dialled back
+            for member in members:
+                member.client.end()
+            deadline = time.monotonic() + timeout_seconds
+            for member in members:
+                try:
+                    member.client.close(max(0.0, deadline - time.monotonic()))
+                except SessionBrokenError as error:
+                    late.append(str(error))
         if self._job is not None:
             try:
                 self._job.close()
