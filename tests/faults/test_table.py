@@ -2,7 +2,7 @@
 
 The rows are data, in ``faults.table.rows``. ``make test`` plays some of them, always the same, and
 ``make test-all`` all; ``JAXNB_TABLE_SHAPE=4x2`` has them played in another group, and
-``JAXNB_TABLE_HOSTS`` over several hosts (``faults.table.hosts``).
+``faults.table.places`` says how over several hosts, and by other launchers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,21 @@ import pytest
 
 import jaxnb
 from faults.table import code as codes
-from faults.table import hosts
+from faults.table import places
 from faults.table.rows import DEVICES, PROCESSES, ROWS, Row, has_meaning, in_the_gate
 from faults.table.stage import SCENES, Stage
 from jaxnb.errors import JaxnbError, ProcessDiedError, SessionBrokenError, StartError
 from jaxnb.labels import processes_label, ranks_label
 from jaxnb.session import Session
 from support.faults import assert_kept, missing, without_replica
-from support.fixtures import PATIENT_SECONDS, Left, assert_nothing_left, until, whereabouts
+from support.fixtures import (
+    PATIENT_SECONDS,
+    Left,
+    assert_nothing_left,
+    processes_of_tests,
+    until,
+    whereabouts,
+)
 from support.memory_group import memory_group
 
 START_SECONDS = 6.0
@@ -40,8 +46,8 @@ STARTS = 4
 
 def start(**settings: Any) -> Session:
     """Starts a group of the table's shape."""
-    shape = {"devices_per_process": DEVICES, "hosts": hosts.HOSTS}
-    return jaxnb.start(PROCESSES, platform="cpu", **shape, **settings)
+    settings |= {"devices_per_process": DEVICES, **places.options()}
+    return jaxnb.start(PROCESSES, platform="cpu", **settings)
 
 
 LOST = "`mine` (int32[3])" if PROCESSES > 2 else "`mine`, `plain` and `state`"
@@ -59,7 +65,8 @@ class Group:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._session: Session | None = None
-        self._fresh, self._size, self._elsewhere = Left.now(), 0, hosts.elsewhere()
+        self._before, self._elsewhere = Left.now(), places.elsewhere()
+        self._counts = self._count()
         self.start_seconds = 0.0
         for index in range(PROCESSES):
             os.mkfifo(folder / str(index))
@@ -72,44 +79,42 @@ class Group:
             begun = time.monotonic()
             session = self._session = start()
             self.start_seconds = time.monotonic() - begun
-            self._fresh, self._size = Left.now(), len(self._family())
-            self._elsewhere = hosts.elsewhere()
+            self._counts, self._elsewhere = self._count(), places.elsewhere()
         session.run(codes.SETUP.format(folder=str(self.folder)), timeout=PATIENT_SECONDS)
         return session
 
-    def _family(self) -> set[int]:
-        """Returns the process ids of all that belongs to the group, and is not a zombie.
+    def _count(self) -> dict[str, int]:
+        """Returns how many there are of what a group has, zombies apart.
 
-        Python's ``subprocess.run`` does not reap its child when it is interrupted.
+        Which they are changes: a recovery may start agents again, too. And Python's
+        ``subprocess.run`` does not reap its child when it is interrupted.
         """
-        assert self._session is not None
-        server = psutil.Process(self._session.helper_pids()["fork server"])
-        found = {server.pid}
-        for child in server.children(recursive=True):
+        now, living = Left.now(), 0
+        for process in processes_of_tests().values():
             with contextlib.suppress(psutil.NoSuchProcess):
-                if child.status() != psutil.STATUS_ZOMBIE:
-                    found.add(child.pid)
-        return found
+                living += process.status() != psutil.STATUS_ZOMBIE
+        parts = {"folders": now.folders, "sockets": now.sockets, "threads": now.threads}
+        return {"processes": living, **{what: len(each) for what, each in parts.items()}}
 
     def assert_nothing_left(self) -> None:
         """Fails if there is anything but what a fresh group has; processes may take a moment."""
-        until(lambda: len(self._family()) == self._size, f"there were {self._size} processes")
-        known = self._fresh.processes | self._family()  # those of other groups too
-        assert_nothing_left(replace(self._fresh, processes=known))
-        hosts.assert_elsewhere_is(self._elsewhere)
+        until(lambda: self._count() == self._counts, f"there were {self._counts}")
+        places.assert_elsewhere_is(self._elsewhere)
 
     def close(self) -> None:
         """Ends the group, if there is one."""
         if self._session is not None:
             self._session.close()
             self._session = None
+            assert_nothing_left(self._before)
 
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    group = Group(hosts.shared(tmp_path_factory.mktemp("gates")))
-    yield group
-    group.close()
+    with places.engines(tmp_path_factory.mktemp("engines")):
+        group = Group(places.shared(tmp_path_factory.mktemp("gates")))
+        yield group
+        group.close()
 
 
 @pytest.fixture(autouse=True)
@@ -202,7 +207,7 @@ def words_of(stage: Stage) -> dict[str, object]:
     others = processes_label(stage.others)
     return {
         "which": stage.which,
-        "pid": hosts.named(stage.process),
+        "pid": places.named(stage.process),
         "cell": stage.cell,
         "others": others,
         "Others": others.capitalize(),
@@ -253,16 +258,16 @@ def test_a_fault_in_a_start_is_told_and_nothing_is_left(row: Row, group: Group) 
     if never_come:
         group.get()  # of a start that comes to its end, to know how long one takes
     group.close()
-    before, before_elsewhere = Left.now(), hosts.elsewhere()
+    before, before_elsewhere = Left.now(), places.elsewhere()
     seconds = max(START_SECONDS, STARTS * group.start_seconds) if never_come else 60
-    with hosts.importing_from(group.folder / str(row)), pytest.raises(StartError) as caught:
+    with places.importing_from(group.folder / str(row)), pytest.raises(StartError) as caught:
         start(timeout=seconds)
     print(caught.value)
     assert row.raises == "StartError"
     for name in row.names:
         assert name.format(which=row.index, count=PROCESSES) in str(caught.value)
     assert_nothing_left(before)
-    hosts.assert_elsewhere_is(before_elsewhere)
+    places.assert_elsewhere_is(before_elsewhere)
 
 
 def test_after_faults_in_starts_the_next_one_starts(group: Group) -> None:
@@ -281,12 +286,12 @@ def test_who_is_killed_for_want_of_memory(group: Group, which: int) -> None:
     session = group.get()
     process = session.processes[which]
     with memory_group(64 * MIB) as file:
-        hosts.ran(process.host, f"echo {process.pid} >{file}")
+        places.ran(process.host, f"echo {process.pid} >{file}")
         code = f"if process_index == {which}:\n    hog = np.ones({256 * MIB}, np.uint8)"
         with pytest.raises(ProcessDiedError) as caught:
             session.run(f"{code}\nmultihost_utils.sync_global_devices('here')")
     assert (caught.value.process_index, caught.value.pid) == (which, process.pid)
-    who = f"Process {which} of {PROCESSES} (pid {hosts.named(process)})"
+    who = f"Process {which} of {PROCESSES} (pid {places.named(process)})"
     assert f"{who} was killed by SIGKILL" in str(caught.value)
     assert "Likely out of memory: the kernel has just killed" in str(caught.value)
     assert "Type `%spmd_recover` to replace it" in str(caught.value)

@@ -1,12 +1,18 @@
 """MPICH and Open MPI, each in an environment of its own, beside the packages of ``.venv``.
 
 ``scripts/install_mpi.sh`` makes them, and ``make test-all`` calls it.
+
+By hand, in the checkout::
+
+    PYTHONPATH=tests .venv/bin/python -m support.mpi mpich python -m pytest tests/integration
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
+import tempfile
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,3 +88,18 @@ MPIS = {
         QUIET | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
     ),
 }
+
+
+def main() -> int:
+    """Runs a command in the environment of an MPI: its Python and mpiexec are first on PATH."""
+    mpi = MPIS[sys.argv[1]]
+    if reason := mpi.cannot():
+        print(reason, file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory(prefix="ipython-") as folder:
+        env = {**os.environ, **mpi.variables(Path(folder) / "ipython")}
+        return subprocess.run(sys.argv[2:], env=env, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

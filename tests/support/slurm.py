@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from support.hosts import ADDRESSES, PATH, Host, Hosts, cannot, two_hosts
+from support.hosts import ADDRESSES, PATH, SHARED, Host, Hosts, cannot, two_hosts
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "salloc")
 
@@ -130,7 +130,8 @@ def main() -> int:
         print(reason, file=sys.stderr)
         return 1
     with two_nodes() as hosts:
-        return hosts.a.popen(*sys.argv[1:], folder=os.getcwd(), env=variables(hosts)).wait()
+        env = {SHARED: str(hosts.shared), **variables(hosts)}
+        return hosts.a.popen(*sys.argv[1:], folder=os.getcwd(), env=env).wait()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from faults.table import code, hosts
+from faults.table import code, places
 from faults.table.rows import DEATHS, PROCESSES, WAITS_IN_JAX, WAITS_IN_PYTHON, Row
 from jaxnb.cells import card_value
 from jaxnb.cells.result import CellResult
@@ -137,7 +137,7 @@ class Stage:
 
     def until_stopped(self) -> None:
         """Waits until the row's process does not run, though it lives."""
-        until(lambda: hosts.is_stopped(self.process), "the process was stopped")
+        until(lambda: places.is_stopped(self.process), "the process was stopped")
 
     def until_it_is_busy(self) -> None:
         """Waits until a cell has been sent to the row's process, which has not answered."""
@@ -163,7 +163,7 @@ class Stage:
     def send(self) -> None:
         """Sends the row's process the signal that the row is about, if it is about one."""
         if self.row.how in ("SIGKILL", "SIGSTOP"):
-            hosts.send(self.process, getattr(signal, self.row.how))
+            places.send(self.process, getattr(signal, self.row.how))
         if self.row.how == "SIGSTOP":
             self.until_stopped()
 
@@ -353,7 +353,7 @@ def re_forming(stage: Stage) -> list[str]:
         session.run(code.odd_value(row))
     elif row.how not in ("SIGKILL", "SIGSTOP"):
         session.run(f"{code.LESS_PATIENCE}\n{code.reducing(row, gated=False)}")
-    hosts.send(session.processes[DEPUTY], signal.SIGKILL)
+    places.send(session.processes[DEPUTY], signal.SIGKILL)
     until(lambda: session.state == "broken", "the death was known")
 
     def strike(step: str, detail: str) -> None:

@@ -1,10 +1,17 @@
-"""The hosts that the table's groups run on: this one, or those of ``JAXNB_TABLE_HOSTS``.
+"""Where the table's groups run, and what starts them.
 
-Over two hosts of this machine's (see :mod:`support.hosts`), all rows::
+On this host by a fork server, or over the hosts of ``JAXNB_TABLE_HOSTS``, or by what
+``JAXNB_TABLE_LAUNCHER`` names: ``slurm`` (in an allocation of these hosts), ``mpi``, or ``attach``
+(by engines that run as long as the table is played). All rows, in these ways::
 
-    .venv/bin/python -m tests.support.hosts \\
-        env JAXNB_TABLE_SHAPE=4x1 JAXNB_TABLE_HOSTS=hostA:2,hostB:2 \\
-        .venv/bin/python -m pytest tests/faults/test_table.py
+    export PYTHONPATH=tests PATH=$PWD/.venv/bin:$PATH
+    table="-m pytest tests/faults/test_table.py" shape=JAXNB_TABLE_SHAPE=4x1
+    hosts="$shape JAXNB_TABLE_HOSTS=hostA:2,hostB:2"
+    python -m support.hosts env $hosts .venv/bin/python $table
+    python -m support.slurm salloc -N2 --ntasks-per-node=2 \\
+        env $hosts JAXNB_TABLE_LAUNCHER=slurm .venv/bin/python $table
+    python -m support.mpi mpich env $shape JAXNB_TABLE_LAUNCHER=mpi python $table
+    env $shape JAXNB_TABLE_LAUNCHER=attach python $table
 
 Process ids are those of their own host, so what is done to one is done there, by ssh if need be.
 """
@@ -17,20 +24,47 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import ipyparallel as ipp
 import pytest
 
+from faults.table.rows import PROCESSES
 from jaxnb.model.group import ProcessInfo
 from support.fixtures import until
 from support.hosts import SHARED
 
 HOSTS = os.environ.get("JAXNB_TABLE_HOSTS", "")
 
+LAUNCHER = os.environ.get("JAXNB_TABLE_LAUNCHER", "")
+
+PROFILE = "table"
+"""That of the engines."""
+
 _OTHERS = [
     name
     for name in (each.partition(":")[0] for each in HOSTS.split(",") if each)
     if name != socket.gethostname()
 ]
+
+
+def options() -> dict[str, Any]:
+    """Returns the options of a start that say where, and what starts it."""
+    if LAUNCHER == "attach":
+        return {"attach": PROFILE}
+    return {"hosts": HOSTS, "launcher": LAUNCHER or None}
+
+
+@contextmanager
+def engines(folder: Path) -> Iterator[None]:
+    """Has engines run that start groups, if engines are to; a folder has what is theirs."""
+    if LAUNCHER != "attach":
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IPYTHONDIR", str(folder / "ipython"))
+        with ipp.Cluster(n=PROCESSES, profile=PROFILE, cluster_id=""):
+            yield
 
 
 def ran(host: str, command: str) -> str:
@@ -51,7 +85,7 @@ def is_stopped(process: ProcessInfo) -> bool:
 
 def named(process: ProcessInfo) -> str:
     """Returns the process id, as messages have it."""
-    return f"{process.pid} on {process.host}" if HOSTS else str(process.pid)
+    return f"{process.pid} on {process.host}" if HOSTS or LAUNCHER else str(process.pid)
 
 
 def elsewhere() -> list[str]:
@@ -82,8 +116,16 @@ def importing_from(folder: Path) -> Iterator[None]:
         patch.setenv("PYTHONPATH", str(folder))
         for host in _OTHERS:
             ran(host, f"echo export PYTHONPATH={folder} >.bashrc")
+        _in_engines(f"os.environ['PYTHONPATH'] = {str(folder)!r}")
         try:
             yield
         finally:
             for host in _OTHERS:
                 ran(host, "rm .bashrc")
+            _in_engines("del os.environ['PYTHONPATH']")
+
+
+def _in_engines(code: str) -> None:
+    if LAUNCHER == "attach":
+        with ipp.Client(profile=PROFILE, cluster_id="") as client:
+            client[:].execute(f"import os; {code}", block=True)
