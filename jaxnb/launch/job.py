@@ -50,8 +50,8 @@ FAILED = "ipyparallel could not submit a job. Nothing was started."
 """So begins what is told of an error that is not jaxnb's own; why it came is in the log."""
 
 ATTACHED = (
-    "The cluster's engines have started these processes, one for each engine: they end with the "
-    "engine that has, and have nothing of what engines hold. The engines live on."
+    "On each host an engine of the cluster has started the processes: they end with it, and share "
+    "no variables with engines. The engines live on."
 )
 
 OF_MPI = (

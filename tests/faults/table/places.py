@@ -128,4 +128,4 @@ def importing_from(folder: Path) -> Iterator[None]:
 def _in_engines(code: str) -> None:
     if LAUNCHER == "attach":
         with ipp.Client(profile=PROFILE, cluster_id="") as client:
-            client[:].execute(f"import os; {code}", block=True)
+            client[:].apply_sync(exec, f"import os; {code}")  # not execute: it may miss its output
