@@ -94,6 +94,12 @@ def test_nothing_is_left_where_one_agent_takes_long_to_end(
     assert Left.now().folders == before
 
 
+def test_nothing_is_left_if_the_notebook_is_killed(notebook: Callable[..., Program]) -> None:
+    program = notebook()
+    program.do(START)
+    program.process.kill()  # a fixture looks what is left
+
+
 def test_a_cell_that_waits_in_mpi_is_ended_by_two_interrupts(
     notebook: Callable[..., Program],
 ) -> None:
