@@ -295,11 +295,12 @@ class Job:
         """Cancels it, unless it is only followed, and waits until that is done.
 
         Raises:
-            SessionBrokenError: That takes too long.
+            SessionBrokenError: That fails, or takes too long, and there are no agents to end it.
         """
+        was_over = self.state.is_over  # its keeper's end makes it look so
         self._woken.close()
         self._wakes.close()
         with contextlib.suppress(SessionBrokenError):  # it takes too long, and was killed
             self._keeper.close(CANCEL_SECONDS)
-        if self._keeper.status and not (self.state.is_over or self._has_all_agents):
+        if self._keeper.status and not (was_over or self._has_all_agents):
             raise SessionBrokenError(f"{self} could not be cancelled.{self._may_be_there()}")

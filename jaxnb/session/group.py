@@ -251,7 +251,9 @@ class Life:
         except BaseException:
             if hasattr(self, "cluster"):  # else the making was interrupted, and has cleaned up
                 with sigint_held():
-                    self.cluster.close()
+                    left = self.cluster.close()
+                if left:
+                    self.work.notice(left)
             raise
 
     def _bring_up(self, progress: Progress) -> None:

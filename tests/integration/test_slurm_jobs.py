@@ -142,12 +142,8 @@ def test_what_slurm_refuses_is_told(notebook: Notebook, arguments: str, told: st
         notebook().do(f"jaxnb.start(4, launcher='slurm', platform='cpu', {arguments})")
 
 
-@pytest.mark.usefixtures("full")
-@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGKILL])
-def test_a_job_that_waits_is_cancelled(
-    notebook: Notebook, nodes: Hosts, sig: signal.Signals
-) -> None:
-    program = notebook()
+def begin_waiting(program: Program, nodes: Hosts) -> int:
+    """Begins a start whose job waits; returns the notebook's process."""
     stages = nodes.shared / "stages"
     stages.touch()
     program.do(f"stages = open({str(stages)!r}, 'a')")
@@ -156,12 +152,41 @@ def test_a_job_that_waits_is_cancelled(
     )
     waits = r"queued Slurm job \d+: PENDING \(Resources\)"
     until(lambda: re.search(waits, stages.read_text()), "it was told that the job waits")
-    notebooks = [pid for pid, words in users(nodes.a).items() if "-m support.remote" in words]
-    os.kill(min(notebooks), sig)
+    stages.unlink()
+    return min(pid for pid, words in users(nodes.a).items() if "-m support.remote" in words)
+
+
+@pytest.mark.usefixtures("full")
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGKILL])
+def test_a_job_that_waits_is_cancelled(
+    notebook: Notebook, nodes: Hosts, sig: signal.Signals
+) -> None:
+    program = notebook()
+    os.kill(begin_waiting(program, nodes), sig)
     if sig == signal.SIGINT:
         with pytest.raises(RaisedError, match="KeyboardInterrupt"):
             program.end()
     until(lambda: len(jobs(nodes)) == 1, "the job was cancelled")
+
+
+@pytest.mark.usefixtures("full")
+def test_a_job_that_cannot_be_cancelled_is_told(notebook: Notebook, nodes: Hosts) -> None:
+    fails = nodes.shared / "fails"
+    fails.mkdir(exist_ok=True)
+    (fails / "scancel").write_text("#!/bin/sh\nexit 1\n")
+    (fails / "scancel").chmod(0o755)
+    program = notebook()
+    program.do("import io, os, sys\nsys.stderr = io.StringIO()")
+    program.do(f"os.environ['PATH'] = '{fails}:' + os.environ['PATH']")
+    os.kill(begin_waiting(program, nodes), signal.SIGINT)
+    with pytest.raises(RaisedError, match="KeyboardInterrupt"):
+        program.end()
+    (job,) = (each for each in jobs(nodes, "%i %j") if each.endswith(" jaxnb"))
+    job = job.split()[0]
+    told = program.do("sys.stderr.getvalue()")
+    assert f"Slurm job {job} could not be cancelled. It may still be there" in told
+    assert f"`scancel {job}`" in told
+    nodes.a.run("scancel", job, env=variables(nodes))
 
 
 def test_nothing_is_left_of_a_killed_notebook(notebook: Notebook, nodes: Hosts) -> None:
