@@ -35,6 +35,10 @@ SETTINGS = {"partition": "queue", "account": "account", "qos": "qos", "time_limi
 """Options of a start, to what ipyparallel's launchers call them."""
 
 
+ENGINE_SECONDS = 10.0
+"""So long an engine may take to answer."""
+
+
 @dataclass(frozen=True)
 class Launching:
     """A launcher, and what it starts.
@@ -131,7 +135,7 @@ class EnginesLauncher:
         counts: How many engines each host has.
 
     Raises:
-        UsageError: There is no such cluster, or it has no engines.
+        UsageError: There is no such cluster, or it has no engines, or one does not answer.
     """
 
     def __init__(self, cluster: str, words: list[str]) -> None:
@@ -151,7 +155,16 @@ class EnginesLauncher:
                 f"`--attach {cluster}`: no engine of the cluster has registered yet. Nothing was "
                 "started. Engines take some seconds to come: type it again."
             )
-        hosts = self._client[engines].apply_sync(socket.gethostname)
+        asked = self._client[engines].apply_async(socket.gethostname)
+        if not asked.wait(ENGINE_SECONDS):
+            ids = zip(engines, asked.msg_ids, strict=True)
+            silent = ", ".join(str(each) for each, sent in ids if sent in self._client.outstanding)
+            raise UsageError(
+                f"`--attach {cluster}`: of the engines {silent} no answer came within "
+                f"{ENGINE_SECONDS:g} s: they run something, or are stopped. Nothing was started. "
+                "Type it again once they are free."
+            )
+        hosts = asked.get()
         self._engine_of = dict(zip(reversed(hosts), reversed(engines), strict=True))
         self.counts = dict(Counter(hosts))
 

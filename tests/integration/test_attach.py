@@ -77,6 +77,12 @@ def test_engines_with_another_jax_are_refused(engines: ipp.Client) -> None:
     assert engines.ids == [0, 1, 2]
 
 
+def test_an_engine_that_is_busy_is_named(engines: ipp.Client) -> None:
+    engines[1].execute("import signal; signal.pause()")
+    with pytest.raises(StartError, match=r"engines 1 no answer came .* Nothing was started"):
+        jaxnb.start(attach="site", platform="cpu")
+
+
 def test_a_cluster_that_does_not_run_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,6 +203,10 @@ def test_nothing_is_left_of_a_killed_notebook(notebook: Notebook, nodes: Hosts) 
             "scontrol update nodename=hostB state=DOWN reason=x",
             r"Slurm job \d+ has ended: NODE_FAIL",
         ),
+        (
+            "sbatch --partition=urgent -N2 --exclusive --output=/dev/null --wrap=true",
+            r"Slurm job \d+ has ended: PREEMPTED",
+        ),
     ],
 )
 def test_the_end_of_a_job_is_told_as_what_it_is(

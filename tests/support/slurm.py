@@ -47,7 +47,10 @@ SlurmdParameters=config_overrides
 KillWait=5
 NodeName=hostA NodeAddr={address_hostA} CPUs=8 RealMemory=8000
 NodeName=hostB NodeAddr={address_hostB} CPUs=8 RealMemory=8000
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 """
 
 # Cells, whose value is 66, and a program's expression, for groups on the nodes.
