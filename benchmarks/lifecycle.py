@@ -55,7 +55,7 @@ def measure(names: set[str], sides: list[str], quick: bool) -> Iterator[Row]:
         few, many = (
             [r["start"] for r in those] for those in alternate(sizes, 1 if quick else 3).values()
         )
-        yield Row(f"start {MANY} to first psum", "s", many, [], limit=8.0)
+        yield Row(f"start {MANY} to first psum", "s", many, [], limit=4.0)
         each = [1e3 * (m - f) / (MANY - FEW) for f, m in zip(few, many, strict=True)]
         yield Row(f"start, each process from {FEW} to {MANY}", "ms", each, [], limit=150.0)
     for size in ("4x1", "4x2") if "recover" in names else ():

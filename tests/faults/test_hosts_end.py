@@ -12,19 +12,11 @@ import pytest
 
 from support.fixtures import until
 from support.hosts import ROOT, Host, Hosts
-from support.remote import Program, RaisedError
+from support.remote import CELL, Program, RaisedError
 
 pytestmark = pytest.mark.may_be_skipped
 
 START = "session = jaxnb.start(3, hosts='hostA:2,hostB:1', platform='cpu')"
-
-CELL = """
-mesh = jax.make_mesh((3,), ("d",))
-x = jax.device_put(jnp.arange(6.0), NamedSharding(mesh, P("d")))
-total = jax.jit(jnp.sum)
-both = "both"
-float(total(x))
-"""
 
 
 @pytest.fixture
@@ -32,7 +24,7 @@ def program(hosts: Hosts) -> Iterator[Program]:
     """Has a group, ``session``; ends with it."""
     program = Program(hosts.a)
     program.do(START)
-    assert program.do(f"session.run({CELL!r}).value") == 15
+    assert program.do(f"session.run({CELL!r}).value") == 66
     yield program
     program.close()
 
@@ -74,7 +66,7 @@ def test_the_processes_of_a_lost_host_are_replaced_on_the_others(
     assert "hostB is lost" in program.do("session.group.notes[0]")
     assert program.do("[each.host for each in session.processes]") == ["hostA"] * 3
     assert program.do("session.run('both').value") == "both"
-    assert program.do(f"session.run({CELL!r}).value") == 15
+    assert program.do(f"session.run({CELL!r}).value") == 66
 
 
 @pytest.mark.thorough
@@ -87,7 +79,7 @@ def test_without_the_first_host_a_restart_starts_all_again(program: Program, hos
     with pytest.raises(RaisedError, match=told):
         program.do("session.recover()")
     program.do("session.restart()")
-    assert program.do(f"session.run({CELL!r}).value") == 15
+    assert program.do(f"session.run({CELL!r}).value") == 66
 
 
 @pytest.mark.thorough
@@ -185,7 +177,7 @@ def test_an_interrupt_ends_a_pull_or_push_that_waits_for_a_silent_host(
     assert program.do("session.state") == "ready"
     hosts.restore()
     assert program.do("session.pull('both')") == "both"
-    assert program.do(f"session.run({CELL!r}).value") == 15
+    assert program.do(f"session.run({CELL!r}).value") == 66
 
 
 FAILS_ONCE = """
@@ -234,7 +226,7 @@ def test_variables_that_new_processes_could_not_take_are_loaded_as_the_error_say
 def test_a_host_is_given_up_after_as_many_seconds_as_was_said(hosts: Hosts) -> None:
     program = Program(hosts.a)
     program.do(START.replace(")", ", lost_after=5)"))
-    assert program.do(f"session.run({CELL!r}).value") == 15
+    assert program.do(f"session.run({CELL!r}).value") == 66
     begin_loop(program, hosts)
     hosts.cut()
     told = r"Process 2 of 3 \(pid \d+ on hostB\) was lost .* hostB has not answered for \d s"
@@ -266,7 +258,7 @@ def test_a_link_that_comes_back_loses_nothing(program: Program, hosts: Hosts) ->
     hosts.cut()
     until(told.exists, "it was told that the host is silent")
     hosts.restore()
-    assert program.end() == 15
+    assert program.end() == 66
     assert program.do("session.recover().lost") == []  # the agent answers later than its processes
     assert program.do("[each.host for each in session.processes]") == ["hostA", "hostA", "hostB"]
 
@@ -286,6 +278,6 @@ def test_a_group_recovers_though_the_disk_with_its_sockets_is_full(
     hosts.b.run("mount", "-o", "remount,size=16m", "/tmp")
     hosts.b.run("sh", "-c", "cat /dev/zero >/tmp/full", check=False)
     assert program.do("session.recover().lost") == []
-    assert program.do(f"session.run({CELL!r}).value") == 15
+    assert program.do(f"session.run({CELL!r}).value") == 66
     hosts.b.run("rm", "/tmp/full")
     hosts.b.run("mount", "-o", "remount,size=50%", "/tmp")

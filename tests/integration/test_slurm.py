@@ -12,8 +12,8 @@ import pytest
 
 from support.fixtures import until
 from support.hosts import ROOT, Hosts
-from support.remote import Program, RaisedError
-from support.slurm import CELL, PLACES, users, variables
+from support.remote import CELL, Program, RaisedError
+from support.slurm import PLACES, users, variables
 
 pytestmark = [pytest.mark.may_be_skipped, pytest.mark.thorough]
 

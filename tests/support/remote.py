@@ -19,6 +19,15 @@ from typing import Any
 
 from support.hosts import ROOT, Host
 
+# Its value is 66, for groups of any size that divides twelve.
+CELL = """
+mesh = jax.make_mesh((jax.device_count(),), ("d",))
+x = jax.device_put(jnp.arange(12.0), NamedSharding(mesh, P("d")))
+total = jax.jit(jnp.sum)
+both = "both"
+float(total(x))
+"""
+
 
 class RaisedError(AssertionError):
     """The program raised; the text has the kind of error, its message and its notes."""

@@ -53,15 +53,7 @@ PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscrib
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 """
 
-# Cells, whose value is 66, and a program's expression, for groups on the nodes.
-CELL = """
-mesh = jax.make_mesh((jax.device_count(),), ("d",))
-x = jax.device_put(jnp.arange(12.0), NamedSharding(mesh, P("d")))
-total = jax.jit(jnp.sum)
-both = "both"
-float(total(x))
-"""
-
+# A program's expression.
 PLACES = "[each.host for each in session.processes]"
 
 
