@@ -18,9 +18,9 @@ from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.deaths import Death
 from jaxnb.launch.forkclient import ForkServerClient, take
 from jaxnb.launch.forwarding import forwards_of
-from jaxnb.launch.host import LOOPBACK, Look, continue_command, stopped_text
+from jaxnb.launch.host import Look, continue_command, stopped_text
 from jaxnb.launch.hosts import Agents
-from jaxnb.launch.job import Job, Progress
+from jaxnb.launch.job import Job
 from jaxnb.launch.member import is_here
 from jaxnb.launch.placement import parse_hosts
 from jaxnb.launch.scratch import MEMORY
@@ -56,6 +56,7 @@ class ProcessGroup:
         on_notice: Called likewise with what is to be known of a job that the group runs in.
 
     Attributes:
+        hosts: What starts and ends processes on its hosts.
         directory: The group's folder, which no other user can enter: sockets, keys and logs.
         replaces_processes: New processes can take the place of others; else all end and start
             together.
@@ -78,14 +79,14 @@ class ProcessGroup:
         self._helpers: dict[str, int] = {}
         self.pids: dict[int, int] = {}
         self.identities: dict[int, str] = {}
-        self._fork_server: ForkServerClient | Agents
+        self.hosts: ForkServerClient | Agents
         launcher, self._lost_after = launcher_of(options), options.lost_after
         self.replaces_processes = options.launcher != "mpi"
         if options.hosts or submits_job(options):
             hosts = [each.name for each in parse_hosts(options.hosts)] if options.hosts else []
             follows = options.launcher == "slurm" or not hosts
             names = [each.partition("=")[0] for each in options.env]
-            self._fork_server = Agents(
+            self.hosts = Agents(
                 hosts,
                 self._on_fork_event,
                 launcher=launcher,
@@ -95,77 +96,15 @@ class ProcessGroup:
                 make_job=partial(Job, options, on_notice=on_notice) if follows else None,
             )
         else:
-            self._fork_server = take(launcher, self._on_fork_event)
-        self.directory = self._fork_server.directory
+            self.hosts = take(launcher, self._on_fork_event)
+        self.directory = self.hosts.directory
 
     # ------------------------------------------------------------------ its hosts
 
-    def gather(self, progress: Progress) -> None:
-        """Waits until its hosts are there; call this once, before all else.
-
-        Args:
-            progress: Told what a job waits for.
-
-        Raises:
-            StartError: A host cannot be reached, or has not what it needs; close it then.
-        """
-        if isinstance(self._fork_server, Agents):
-            self._fork_server.gather(progress)
-
-    def hosts(self) -> tuple[str, ...]:
-        """Returns the names of its hosts, in the order of the processes; empty if it has one."""
-        return self._fork_server.hosts() if isinstance(self._fork_server, Agents) else ()
-
-    def place(self, counts: Sequence[int]) -> None:
-        """Says how many processes each host runs, in the order of the hosts."""
-        if isinstance(self._fork_server, Agents):
-            self._fork_server.place(counts)
-
-    def address_of(self, process_index: int) -> str:
-        """Returns the address by which the other processes reach a process."""
-        if isinstance(self._fork_server, Agents):
-            return self._fork_server.address_of(process_index)
-        return LOOPBACK
-
-    def host_of(self, process_index: int) -> str:
-        """Returns the host that a process runs on; empty if the group has one host."""
-        if isinstance(self._fork_server, Agents):
-            return self._fork_server.host_of(process_index)
-        return ""
-
-    def lost_hosts(self) -> tuple[str, ...]:
-        """Returns the hosts that are lost, or silent."""
-        return self._fork_server.lost() if isinstance(self._fork_server, Agents) else ()
-
-    def notes(self) -> list[str]:
-        """Returns what is to be known of several hosts, as sentences."""
-        return self._fork_server.notes() if isinstance(self._fork_server, Agents) else []
-
-    def hosts_after(self, process_indices: Collection[int]) -> set[str]:
-        """Returns the hosts on which new processes in the place of these may run, as they are now.
-
-        Those of a lost host run on the others.
-        """
-        if isinstance(self._fork_server, Agents):
-            return self._fork_server.hosts_after(process_indices)
-        return {""}
-
     def remote_host_of(self, process_index: int) -> str:
-        """Returns the same; empty too if that is the notebook's own host."""
-        host = self.host_of(process_index)
+        """Returns the host that a process runs on; empty if that is the notebook's own."""
+        host = self.hosts.host_of(process_index)
         return "" if is_here(host) else host
-
-    def publish(self) -> None:
-        """Has the sockets of one host's processes reached from those that need them.
-
-        Raises:
-            StartError: A host cannot listen on them, or is lost.
-        """
-        if isinstance(self._fork_server, Agents):
-            try:
-                self._fork_server.publish()
-            except SessionBrokenError as error:
-                raise StartError(str(error)) from None
 
     def facts(self, *, gpus: bool) -> tuple[HostFacts, ...]:
         """Returns what there is on each host of the group.
@@ -188,11 +127,11 @@ class ProcessGroup:
         Raises:
             SessionBrokenError: It has ended, or has not answered in time.
         """
-        answer = self._fork_server.request(op, **arguments)
+        answer = self.hosts.request(op, **arguments)
         try:
             return dict(answer.result(seconds))
         except TimeoutError:
-            raise SessionBrokenError(self._fork_server.silence(seconds)) from None
+            raise SessionBrokenError(self.hosts.silence(seconds)) from None
 
     # ------------------------------------------------------------------ starting
 
@@ -202,9 +141,7 @@ class ProcessGroup:
         Returns:
             Futures of the controller's connection information and the service's address.
         """
-        controller = self._fork_server.request(
-            "controller", self._read_controller, cluster_id=self._id
-        )
+        controller = self.hosts.request("controller", self._read_controller, cluster_id=self._id)
         return controller, self.start_service(num_processes)
 
     def start_service(self, num_processes: int) -> Future[str]:
@@ -213,7 +150,7 @@ class ProcessGroup:
         Returns:
             A future of its address.
         """
-        return self._fork_server.request("service", self._read_service, num_processes=num_processes)
+        return self.hosts.request("service", self._read_service, num_processes=num_processes)
 
     def _read_controller(self, answer: dict[str, Any]) -> Any:
         self._helpers["controller"] = answer["pid"]
@@ -284,9 +221,9 @@ class ProcessGroup:
         """Returns which of the processes are stopped, or on a silent host, as a clause each."""
         stopped = self.commands_to_continue(process_indices)
         texts = {i: f"stopped, `{command}` lets it go on" for i, command in stopped.items()}
-        silent = self._silent(process_indices)
+        silent = self.hosts.silent(process_indices)
         for index in process_indices:
-            if silent and (host := self.host_of(index)) in silent:
+            if silent and (host := self.hosts.host_of(index)) in silent:
                 texts[index] = silent[host]
         return texts
 
@@ -301,30 +238,18 @@ class ProcessGroup:
         """Returns which hosts of processes do not answer, as a clause; empty if all do."""
         return ", and ".join(
             f"host {clause}; it is given up after {self._lost_after:g}"
-            for clause in self._silent(process_indices).values()
+            for clause in self.hosts.silent(process_indices).values()
         )
 
     def silent_processes(self) -> list[int]:
         """Returns the processes on hosts that do not answer."""
-        silent = self._silent([*self.pids])
-        return [index for index in self.pids if silent and self.host_of(index) in silent]
-
-    def give_up_silent_hosts(self) -> None:
-        """Takes the processes on hosts that do not answer for dead; their deaths are known then."""
-        if isinstance(self._fork_server, Agents):
-            self._fork_server.give_up_silent()
+        silent = self.hosts.silent([*self.pids])
+        return [index for index in self.pids if silent and self.hosts.host_of(index) in silent]
 
     def _on_host_of(self, process_index: int) -> str:
         """Returns what to type before a command to run it beside a process; or nothing."""
         host = self.remote_host_of(process_index)
-        if host and isinstance(self._fork_server, Agents):
-            return self._fork_server.by_hand(host)
-        return ""
-
-    def _silent(self, process_indices: Sequence[int]) -> dict[str, str]:
-        if isinstance(self._fork_server, Agents):
-            return self._fork_server.silent(process_indices)
-        return {}
+        return self.hosts.by_hand(host) if host else ""
 
     def stop_processes(self) -> None:
         """Ends the processes and the coordination service; the controller stays."""
@@ -361,7 +286,7 @@ class ProcessGroup:
         except (SessionBrokenError, StartError) as error:
             logging.getLogger("jaxnb").debug("processes could not be told to end: %s", error)
         try:
-            self._fork_server.close()
+            self.hosts.close()
         except SessionBrokenError as error:
             return str(error)
         finally:
@@ -370,7 +295,7 @@ class ProcessGroup:
 
     def helper_pids(self) -> dict[str, int]:
         """Returns the processes that serve the group: what they are to their process ids."""
-        return {**self._helpers, "fork server": self._fork_server.pid}
+        return {**self._helpers, "fork server": self.hosts.pid}
 
     # ------------------------------------------------------------------ variables on their way
 
@@ -382,7 +307,7 @@ class ProcessGroup:
 
         Args:
             sizes: Process index to the size of its variables.
-            sharing: The hosts that :meth:`share_scratch` will copy all of them to.
+            sharing: The hosts that are to get copies of all of them.
 
         Returns:
             Their path.
@@ -392,7 +317,7 @@ class ProcessGroup:
         """
         needed = {**sizes}
         for host in sharing:
-            own = [index for index in sizes if self.host_of(index) == host]
+            own = [index for index in sizes if self.hosts.host_of(index) == host]
             needed[own[0]] += sum(sizes.values()) - sum(sizes[index] for index in own)
         asked: dict[str, Any] = {
             "sizes": [*needed.items()],
@@ -405,22 +330,6 @@ class ProcessGroup:
             place, lacking = on_disk[0]
             made = self._ask("scratch", place=str(place), lacking=lacking, **asked)["folders"]
         return Path(made[0][0])
-
-    def share_scratch(
-        self, files: Mapping[int, str], hosts: Collection[str], step: Callable[[], None]
-    ) -> None:
-        """Copies files from the folders to those of other hosts, under the same names.
-
-        Args:
-            files: Process index to the name of a file in the folder on its host.
-            hosts: The hosts whose processes will read all of them.
-            step: Called from time to time; what it raises ends the copying.
-
-        Raises:
-            NotEnoughMemoryError: A host has no room for them.
-        """
-        if isinstance(self._fork_server, Agents):
-            self._fork_server.share_scratch(files, hosts, step)
 
     def complete_scratch(self, name: str, text: str) -> None:
         """Writes a last file into each folder; to close the group leaves them from now on.
@@ -456,7 +365,7 @@ class ProcessGroup:
                 self._on_output(StreamChunk(event["index"], "stderr", event["text"]))
         elif kind != "press" and not self._is_closing and event.get("role") not in self._ending:
             if kind == "ended":
-                server = self._fork_server
+                server = self.hosts
                 own = {"pid": server.pid, "tail": server.last_lines()}  # of several hosts it says
                 event = {"role": "fork server", "index": -1, **own, **event}
             self._on_death(Death(**event))

@@ -18,7 +18,7 @@ from typing import IO, Any
 import psutil
 
 from jaxnb.launch.answers import answered
-from jaxnb.launch.host import LOOPBACK
+from jaxnb.launch.folder import LOOPBACK
 from jaxnb.launch.member import Member
 from jaxnb.launch.tunnel import AGENTS, DIAL_BACK
 from jaxnb.lockstep.connections import refuse_other_users

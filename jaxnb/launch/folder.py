@@ -18,6 +18,9 @@ ENDPOINT = "jaxnb.session.process_endpoint"
 """The module by which a process answers the notebook. It stands above all features, so it is named
 here and imported by its name."""
 
+LOOPBACK = "127.0.0.1"
+"""The address by which the processes of one host reach each other."""
+
 _ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -11,14 +11,14 @@ import signal
 import subprocess
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from jaxnb.errors import NotEnoughMemoryError, SessionBrokenError, StartError
-from jaxnb.launch.folder import command_line, for_this_user, make_folder
+from jaxnb.launch.folder import LOOPBACK, command_line, for_this_user, make_folder
 
 EventHandler = Callable[[dict[str, Any]], None]
 
@@ -376,6 +376,55 @@ class ForkServerClient(AgentClient):
         """Sends a command, and has the server go on if it was stopped: all would wait for it."""
         self._process.send_signal(signal.SIGCONT)
         return super().request(op, read, **arguments)
+
+    # What several hosts are asked, as :class:`~jaxnb.launch.hosts.Agents` answers it.
+
+    def gather(self, _progress: Callable[[str, str], None]) -> None:
+        """Does nothing: it is there."""
+
+    def names(self) -> tuple[str, ...]:
+        """Returns no names of hosts: nobody has named this one."""
+        return ()
+
+    def lost(self) -> tuple[str, ...]:
+        """Returns no hosts: this one is not lost."""
+        return ()
+
+    def silent(self, _process_indices: Collection[int]) -> dict[str, str]:
+        """Returns no hosts: this one answers."""
+        return {}
+
+    def give_up_silent(self) -> None:
+        """Does nothing, likewise."""
+
+    def notes(self) -> list[str]:
+        """Returns nothing: there is nothing to be known of one host."""
+        return []
+
+    def place(self, _counts: Sequence[int]) -> None:
+        """Does nothing: all processes run here."""
+
+    def publish(self) -> None:
+        """Does nothing: all sockets are here."""
+
+    def share_scratch(self, _files: Any, _hosts: Any, _step: Any) -> None:
+        """Does nothing: all files are here."""
+
+    def address_of(self, _process_index: int) -> str:
+        """Returns the address by which the other processes reach a process."""
+        return LOOPBACK
+
+    def host_of(self, _process_index: int) -> str:
+        """Returns no name."""
+        return ""
+
+    def hosts_after(self, _process_indices: Collection[int]) -> set[str]:
+        """Returns the hosts on which new processes in the place of these may run: this one."""
+        return {""}
+
+    def by_hand(self, _host: str) -> str:
+        """Returns nothing that has to be typed before a command to run it here."""
+        return ""
 
 
 _server: ForkServerClient | None = None

@@ -10,7 +10,8 @@ from typing import Any
 
 from jaxnb.errors import StartError
 from jaxnb.launch.answers import answered
-from jaxnb.launch.host import LOOPBACK, network_towards
+from jaxnb.launch.folder import LOOPBACK
+from jaxnb.launch.host import network_towards
 from jaxnb.launch.member import Member
 
 FORWARDS = {"ipp": "forwards", "sentinel": "engine forwards"}

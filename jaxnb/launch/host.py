@@ -20,9 +20,6 @@ from jaxnb._version import __version__
 from jaxnb.labels import processes_label
 from jaxnb.model.group import HostFacts
 
-LOOPBACK = "127.0.0.1"
-"""The address by which the processes of one host reach each other."""
-
 # A notebook that has touched CUDA cannot hand it to forked processes, so neither CUDA nor jax
 # is asked here.
 

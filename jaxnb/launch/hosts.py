@@ -24,7 +24,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from jaxnb.errors import SessionBrokenError
+from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.agent_starts import AgentStarts
 from jaxnb.launch.answers import answered, joined, translated
 from jaxnb.launch.forkclient import NO_LINES, EventHandler, take
@@ -165,10 +165,12 @@ class Agents:
         """Has new sockets reached from other hosts.
 
         Raises:
-            StartError: A host cannot listen on them.
-            SessionBrokenError: A host is lost.
+            StartError: A host cannot listen on them, or is lost.
         """
-        self._tunnel.publish()
+        try:
+            self._tunnel.publish()
+        except SessionBrokenError as error:
+            raise StartError(str(error)) from None
 
     @property
     def _tunnel(self) -> Forwarding:
@@ -212,7 +214,7 @@ class Agents:
         hosts = set(map(self.host_of, process_indices))
         return hosts if not hosts & gone else {each.host for each in self._members} - gone
 
-    def hosts(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """Returns all hosts that run processes, in their order, as ``--hosts`` names them."""
         counts = self._job.counts if self._job is not None else {}
         names = [each.host for each in self._members]

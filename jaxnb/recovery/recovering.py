@@ -108,7 +108,7 @@ class Recovery:
             RecoveryInterrupted: It was interrupted while the processes were being replaced, which
                 cannot stop half-way; everything was done.
         """
-        started, lost = time.perf_counter(), self.cluster().lost_hosts()
+        started, lost = time.perf_counter(), self.cluster().hosts.lost()
         apart = None if self.size is None else differing(self.channel(self.interrupted))
         with self._dropped_if_it_fails():
             self.progress("packing", "the variables")
@@ -118,7 +118,7 @@ class Recovery:
         sizes |= {i: measured.nbytes for i, measured in packed.processes.items()}
         # Who takes another's place reads what the others had, and in another size all read that.
         readers = sizes if self.size is not None else sizes.keys() - packed.processes.keys()
-        sharing = self.cluster().hosts_after(readers)
+        sharing = self.cluster().hosts.hosts_after(readers)
         with scratch(self.cluster, sizes, sharing) as room:
             try:
                 with self._dropped_if_it_fails():
@@ -126,14 +126,14 @@ class Recovery:
                     paths = {i: room.folder / file.name for i, file in files.items()}
                     self._require_fit(paths)
                     names = {i: file.name for i, file in files.items()}
-                    self.cluster().share_scratch(names, sharing, self._copying())
+                    self.cluster().hosts.share_scratch(names, sharing, self._copying())
                     saver = Saver(self.channel(self.interrupted), self.group())
                     manifest, told = saver.manifest(packed.processes, files)
                     room.complete(manifest)
             except JaxnbError:
-                if self.cluster().lost_hosts() == lost:
+                if self.cluster().hosts.lost() == lost:
                     raise
-            if self.cluster().lost_hosts() != lost:
+            if self.cluster().hosts.lost() != lost:
                 return None
 
             def take() -> messages.Recovered:
@@ -163,7 +163,7 @@ class Recovery:
         was_interrupted = False
         while True:
             self.replace_all()
-            there, lost = room.hold(paths), self.cluster().lost_hosts()
+            there, lost = room.hold(paths), self.cluster().hosts.lost()
             was_interrupted |= self.interrupted.is_set()
             self.interrupted.clear()
             try:
@@ -173,7 +173,7 @@ class Recovery:
                     saver = Saver(self.channel(self.interrupted), self.group())
                     saver.bind({i: paths[i] for i in there}, before, maps=True)
             except JaxnbError:
-                if self.size is not None or self.cluster().lost_hosts() == lost:
+                if self.size is not None or self.cluster().hosts.lost() == lost:
                     raise
             else:
                 self.take_for_dead(set(range(saver.num_processes)).difference(there))

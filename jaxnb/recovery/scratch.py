@@ -36,7 +36,7 @@ class Scratch:
     @property
     def lost(self) -> list[str]:
         """The hosts that are lost, with those that were there."""
-        return [each for each in self._cluster().lost_hosts() if each in self._hosts]
+        return [each for each in self._cluster().hosts.lost() if each in self._hosts]
 
     @property
     def on_hosts(self) -> str:
@@ -93,7 +93,7 @@ def scratch(
         NotEnoughMemoryError: There is no room for them.
     """
     group = cluster()
-    hosts = list(map(group.host_of, sizes))
+    hosts = list(map(group.hosts.host_of, sizes))
     if all(map(group.remote_host_of, sizes)):
         hosts.append("this machine")
     found = Scratch(cluster, group.make_scratch(sizes, sharing), hosts)

@@ -88,7 +88,9 @@ class Life:
         self._owner_pid, self._at_exit = os.getpid(), partial(at_exit, self.close)
         self._make_cluster(progress)
         try:
-            asked = with_hosts_of_job(self.options, () if self._hosts else self.cluster.hosts())
+            asked = with_hosts_of_job(
+                self.options, () if self._hosts else self.cluster.hosts.names()
+            )
             self.options, self.placement, self.notes = _prepared(asked, self.cluster)
         except BaseException:
             self.close()
@@ -231,7 +233,7 @@ class Life:
             if self._transport is None:
                 self._make_cluster(progress)
                 if not self._hosts and self.options.hosts:  # a job's, which are others now
-                    self.options = with_hosts_of_job(self.options, self.cluster.hosts())
+                    self.options = with_hosts_of_job(self.options, self.cluster.hosts.names())
                     self.placement = _placed(self.options, self.cluster)
         except BaseException as error:
             self.lifecycle.fail_start()
@@ -247,13 +249,11 @@ class Life:
             with sigint_held():  # a group that nobody knows of could not be ended
                 asked, notice = replace(self.options, hosts=self._hosts), self.work.notice
                 self.cluster = ProcessGroup(asked, self._on_death, self._on_stray, notice)
-            self.cluster.gather(progress)
+            self.cluster.hosts.gather(progress)
         except BaseException:
             if hasattr(self, "cluster"):  # else the making was interrupted, and has cleaned up
                 with sigint_held():
-                    left = self.cluster.close()
-                if left:
-                    self.work.notice(left)
+                    self.work.notice(self.cluster.close())
             raise
 
     def _bring_up(self, progress: Progress) -> None:
@@ -273,8 +273,8 @@ class Life:
 
     def _start(self, progress: Progress) -> None:
         """Starts processes; if a host is lost meanwhile, those of a restart on the other hosts."""
-        cluster, lost = self.cluster, self.cluster.lost_hosts()
-        cluster.place(self.placement.counts)
+        cluster, lost = self.cluster, self.cluster.hosts.lost()
+        cluster.hosts.place(self.placement.counts)
         starter = Starter(
             cluster, self.options, self.placement, progress, lambda: self.deaths, self._on_stray
         )
@@ -283,7 +283,7 @@ class Life:
         except StartError:
             may_go_on = self._transport is not None and self.lifecycle.is_open
             may_go_on &= cluster.replaces_processes and not self.lifecycle.has_lost_helper
-            if not may_go_on or cluster.lost_hosts() == lost:
+            if not may_go_on or cluster.hosts.lost() == lost:
                 raise
             self._stop_for_restart(progress)
             self._start(progress)
@@ -300,8 +300,8 @@ class Life:
                 transport.forget(index)
         # Something that serves the group may have ended meanwhile.
         is_ended = transport is None or not goes_on or self.lifecycle.has_lost_helper
-        if is_ended and (left := self._end_group()):
-            self.work.notice(left)
+        if is_ended:
+            self.work.notice(self._end_group())
         self.lifecycle.note_stopped(helpers_too=is_ended)
 
     def _abandon(self, kind: type[SessionBrokenError | SessionClosedError], reason: str) -> None:
@@ -347,7 +347,7 @@ def info_of(life: Life) -> GroupInfo:
     """Returns the whole group, for display."""
     work, platform, state = life.work, life.placement.platform, life.state
     first = life.reports[0]
-    notes = [*life.cluster.notes(), *settings.notes(life.reports, life.options.check)]
+    notes = [*life.cluster.hosts.notes(), *settings.notes(life.reports, life.options.check)]
     if state == "broken" and not life.deaths:  # which processes have died is in the table
         broken = [broken_text(life.lifecycle.phase, work.unended())]
     else:
@@ -430,7 +430,7 @@ def _placed(
     facts = cluster.facts(gpus=options.platform != "cpu")
     if options.hosts:
         placement = place_on_hosts(options, parse_hosts(options.hosts), facts)
-        if placement.platform == "gpu" and (lost := cluster.lost_hosts()):
+        if placement.platform == "gpu" and (lost := cluster.hosts.lost()):
             raise UsageError(
                 f"{' and '.join(lost)}: lost, with the GPUs there, and the other hosts' GPUs have "
                 "a process each. Nothing was changed. Type `%spmd_stop`, and start a group on the "

@@ -170,7 +170,7 @@ class Recoveries:
         while (silent := cluster.silent_processes()) and self._reach.where(silent):
             if time.monotonic() > deadline or interrupted.wait(LOOK_SECONDS):
                 break
-        cluster.give_up_silent_hosts()
+        cluster.hosts.give_up_silent()
 
 
 COMPUTED_SECONDS = 3.0

@@ -113,7 +113,7 @@ class Starter:
             service = self._group.start_service(n)
         address = self._await(service, "JAX's coordination service")
         self.progress("launching", plural(n, "process"))
-        self._group.publish()
+        self._group.hosts.publish()
         try:
             self._group.start_processes(self._joins(address))
         except SessionBrokenError as error:
@@ -123,7 +123,7 @@ class Starter:
             self.progress("joining", plural(n, "process"))
             transport.wait_for(self._group.identities, self._deadline, self.check_alive)
             reports = self._check(transport)
-            self._group.publish()
+            self._group.hosts.publish()
             return transport, [self._reached(each) for each in reports]
         except BaseException as error:
             if known is None:
@@ -163,7 +163,7 @@ class Starter:
                 coordinator_address=address,
                 platform=placement.platform,
                 devices_per_process=placement.devices_per_process,
-                bind_host=self._group.address_of(index),
+                bind_host=self._group.hosts.address_of(index),
                 socket_folder=self._group.directory,
                 collectives=self._options.collectives,
                 in_mpi=self._options.launcher == "mpi",
@@ -215,7 +215,7 @@ class Starter:
             index, answer = event.process_index, event.answer
             if isinstance(answer, RequestFailed):
                 error = answer.error
-                then = in_notebook(LINK_TEXT) if self._group.hosts() else ""
+                then = in_notebook(LINK_TEXT) if self._group.hosts.names() else ""
                 raise StartError(
                     f"Process {index} could not check: {error}\n{error.traceback}{then}"
                 )

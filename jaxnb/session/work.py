@@ -206,8 +206,9 @@ class Work:
             (notice or self.show_wait)("waits for a pull or push to end")
 
     def notice(self, text: str) -> None:
-        """Shows a sentence in the cell that runs, else on standard error."""
-        (self.current or StderrNotices()).notice(text)
+        """Shows a sentence, if it is one, in the cell that runs, else on standard error."""
+        if text:
+            (self.current or StderrNotices()).notice(text)
 
     def take_output(self, output: Output, *, is_kept: bool) -> None:
         """Takes output that no request owns: into the running cell, else into the next one.

@@ -187,7 +187,9 @@ def test_nccl_stays_on_this_host_unless_the_user_says_otherwise() -> None:
 def test_processes_are_told_as_they_join() -> None:
     options, group = (
         StartOptions(platform="gpu"),
-        SimpleNamespace(directory="/run/of-mine", address_of=lambda _: "127.0.0.1"),
+        SimpleNamespace(
+            directory="/run/of-mine", hosts=SimpleNamespace(address_of=lambda _: "127.0.0.1")
+        ),
     )
     placement = place(options, FOUR_GPUS, {})
     starter = Starter(group, options, placement, lambda *_: None, (), lambda _: None)  # type: ignore[arg-type]
