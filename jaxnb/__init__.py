@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from jaxnb.arrays.lost import PerProcess
     from jaxnb.compiled.comparison import Comparison
     from jaxnb.compiled.compiling import Collectives
+    from jaxnb.display.card import Card
     from jaxnb.errors import CellError, JaxnbError
     from jaxnb.model.dispatches import CheckMode
     from jaxnb.session import Session
@@ -32,6 +33,7 @@ __all__ = [
     "compare",
     "load_ipython_extension",
     "on_recover",
+    "picture",
     "plan",
     "start",
 ]
@@ -181,6 +183,36 @@ def plan(call: str, *, devices: int, setup: str = "") -> Collectives:
     from jaxnb.compiled import planning
 
     return planning.plan(f"{setup}\n{call}" if setup else call, devices=devices)
+
+
+def picture(
+    collective: str,
+    *,
+    mesh_shape: Mapping[str, int] | Sequence[int],
+    axis: str | int,
+    values: Any = None,
+) -> Card:
+    """Draws a collective: what devices have before, who sends what to whom, what they have after.
+
+    No group is needed, nothing is run, and no JAX imported. Sums, gathers and scatters go around a
+    ring step by step, an exchange of all with all pair by pair, a permute to the next.
+
+    Args:
+        collective: ``"psum"``, ``"all_gather"``, ``"psum_scatter"``, ``"all_to_all"`` or
+            ``"ppermute"``.
+        mesh_shape: The mesh: ``{"data": 2, "model": 4}``, or ``(2, 4)`` with axes x and y.
+        axis: The axis that it goes along; its name or place.
+        values: A number, or a few, that each device has, to be shown; else letters are.
+
+    Returns:
+        The picture, which a notebook shows; ``print`` shows it as text.
+
+    Raises:
+        UsageError: There is no such collective or axis, or a mesh or values are not possible.
+    """
+    from jaxnb.pictures import card_exchange
+
+    return card_exchange.picture(collective, mesh_shape, axis, values)
 
 
 def compare(

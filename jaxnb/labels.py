@@ -29,7 +29,7 @@ START_IMPORTS = {
 }
 """What every process imports, unless it is bare; and how a notebook imports it."""
 
-_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 _ROOT = re.compile(r"\w*")
 
@@ -94,8 +94,8 @@ def format_bytes(size_bytes: float | None) -> str:
     if size_bytes is None:
         return "?"
     size = float(size_bytes)
-    for unit in _BYTE_UNITS:
-        if abs(size) < 999.5 or unit == _BYTE_UNITS[-1]:
+    for unit in BYTE_UNITS:
+        if abs(size) < 999.5 or unit == BYTE_UNITS[-1]:
             break
         size /= 1024
     if unit == "B":

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from jaxnb.compat.protobuf import Message
 from jaxnb.compat.xla import (
     NOT_MOVED,
     Frames,
-    Message,
     Place,
     Program,
     frames_of,

@@ -12,107 +12,11 @@ from typing import Any, get_args
 
 import numpy as np
 
+from jaxnb.compat.protobuf import Message
+from jaxnb.compat.xla_uses import Uses
 from jaxnb.model.compiled import CollectiveKind, Part, SourceLine
 
 # The numbers of fields are those of XLA's ``hlo.proto`` and ``xla_data.proto``; they never change.
-
-_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
-
-
-class Message:
-    """A message: numbers, texts and messages by the number of their field.
-
-    What is not there reads as 0, empty text or an empty message, as Protocol Buffers have it.
-
-    Args:
-        data: Its bytes; they are not copied.
-
-    Raises:
-        ValueError: They are no message.
-    """
-
-    __slots__ = ("_found",)
-
-    def __init__(self, data: bytes | memoryview) -> None:
-        self._found: dict[int, list[int | memoryview]] = {}
-        for number, value in _fields(memoryview(data)):
-            self._found.setdefault(number, []).append(value)
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._found
-
-    def number(self, field: int) -> int:
-        """Returns a whole number."""
-        found = self._found.get(field)
-        return found[-1] if found and isinstance(found[-1], int) else 0
-
-    def numbers(self, field: int) -> tuple[int, ...]:
-        """Returns a field of several whole numbers, packed or not."""
-        found: list[int] = []
-        for value in self._found.get(field, ()):
-            if isinstance(value, int):
-                found.append(value)
-                continue
-            place = 0
-            while place < len(value):
-                number, place = _varint(value, place)
-                found.append(number)
-        return tuple(found)
-
-    def data(self, field: int) -> memoryview:
-        """Returns the bytes of a field."""
-        found = self._found.get(field)
-        return found[-1] if found and isinstance(found[-1], memoryview) else memoryview(b"")
-
-    def text(self, field: int) -> str:
-        """Returns a field of text."""
-        return bytes(self.data(field)).decode(errors="replace")
-
-    def texts(self, field: int) -> list[str]:
-        """Returns a field of several texts."""
-        return [bytes(each).decode(errors="replace") for each in self._parts(field)]
-
-    def message(self, field: int) -> Message:
-        """Returns a message within this one."""
-        return Message(self.data(field))
-
-    def messages(self, field: int) -> Iterator[Message]:
-        """Returns a field of several messages."""
-        return map(Message, self._parts(field))
-
-    def _parts(self, field: int) -> list[memoryview]:
-        return [each for each in self._found.get(field, ()) if isinstance(each, memoryview)]
-
-
-def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    at, end = 0, len(message)
-    while at < end:
-        tag, at = _varint(message, at)
-        number, kind = tag >> 3, tag & 7
-        if kind == _VARINT:
-            value, at = _varint(message, at)
-            yield number, value
-        elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
-            at += 8 if kind == _EIGHT_BYTES else 4
-        elif kind == _LENGTH:
-            length, at = _varint(message, at)
-            yield number, message[at : at + length]
-            at += length
-        else:
-            raise ValueError(f"no message of Protocol Buffers: wire type {kind} at byte {at}")
-
-
-def _varint(message: memoryview, at: int) -> tuple[int, int]:
-    """Returns the number that begins at a byte, and where the next thing begins."""
-    value = shift = 0
-    while True:
-        byte = message[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value - (1 << 64) if value >> 63 else value, at
-        shift += 7
-
 
 Place = tuple[str, int, int]
 """A file, a line in it and a column."""
@@ -337,6 +241,8 @@ class Instruction:
         global_ids: Its groups list devices.
         trip_count: How often a loop's body is run, if XLA has found out.
         wrapped: It stands for the ``async-start`` that it is wrapped in.
+        taken: Of an all-reduce, for each array that it results in: how many elements each device
+            takes for itself, by its number; 0 for all.
     """
 
     name: str
@@ -351,6 +257,7 @@ class Instruction:
     global_ids: bool = False
     trip_count: int | None = None
     wrapped: bool = False
+    taken: tuple[int, ...] = ()
 
     @property
     def kind(self) -> str | None:
@@ -369,6 +276,7 @@ class Program:
         computations: By number, what of them matters, in the order in which it is run.
         replicas: How many replicas it is compiled for; JAX asks for one.
         partitions: How many parts each replica has: with JAX, one per device.
+        arguments: What JAX calls the arguments: ``"params['w1']"``.
     """
 
     name: str
@@ -376,6 +284,7 @@ class Program:
     computations: dict[int, list[Instruction]]
     replicas: int = 1
     partitions: int = 1
+    arguments: frozenset[str] = frozenset()
 
 
 def read_program(serialized: bytes, moved: Mapping[Place, Place] = NOT_MOVED) -> Program:
@@ -389,17 +298,20 @@ def read_program(serialized: bytes, moved: Mapping[Place, Place] = NOT_MOVED) ->
         ValueError: It is none.
     """
     module = Message(serialized)
-    reader = _Reader(
-        frames_of(module, moved), {each.number(5): each for each in module.messages(3)}
-    )
-    places = _schedule(module)
+    messages = {each.number(5): each for each in module.messages(3)}
+    reader = _Reader(frames_of(module, moved), messages, Uses(messages))
+    places, entry = _schedule(module), module.number(6)
     devices = module.message(15)
+    known = messages[entry].messages(2) if entry in messages else ()
     return Program(
         name=module.text(1),
-        entry=module.number(6),
+        entry=entry,
         computations={number: reader.instructions(number, places) for number in reader.messages},
         replicas=devices.number(1) or 1,
         partitions=devices.number(2) or 1,
+        arguments=frozenset(
+            each.message(7).text(2) for each in known if each.text(2) == "parameter"
+        ),
     )
 
 
@@ -418,19 +330,21 @@ class _Reader:
     Attributes:
         frames: Where its instructions come from.
         messages: Its computations, by number.
+        uses: What becomes of results.
     """
 
     frames: Frames
     messages: dict[int, Message]
+    uses: Uses
 
     def instructions(self, number: int, places: dict[int, int]) -> list[Instruction]:
         """Returns what matters of a computation, in the order in which it is run."""
         known = sorted(
             self.messages[number].messages(2), key=lambda each: places.get(each.number(35), 0)
         )
-        return [found for each in known if (found := self._instruction(each)) is not None]
+        return [found for each in known if (found := self._instruction(each, number)) is not None]
 
-    def _instruction(self, message: Message) -> Instruction | None:
+    def _instruction(self, message: Message, computation: int) -> Instruction | None:
         opcode = message.text(2)
         if opcode == "async-start":
             return self._wrapped(message)
@@ -449,14 +363,18 @@ class _Reader:
             has_channel=message.number(26) > 0,
             global_ids=bool(message.number(71)),
             trip_count=_trip_count(message.text(43)) if opcode == "while" else None,
+            taken=(
+                self.uses.part_of_each(computation, message) if found.kind == "all-reduce" else ()
+            ),
         )
 
     def _wrapped(self, start: Message) -> Instruction | None:
         """Returns the collective that an async pair wraps; the pair may have the metadata."""
-        computation = self.messages[start.numbers(38)[0]]
+        number = start.numbers(38)[0]
+        computation = self.messages[number]
         root = computation.number(6)
         inner = next(each for each in computation.messages(2) if each.number(35) == root)
-        found = self._instruction(inner)
+        found = self._instruction(inner, number)
         return found and replace(found, opcode=f"{found.opcode}-start", wrapped=True)
 
 

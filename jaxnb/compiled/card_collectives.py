@@ -23,6 +23,7 @@ _COLUMNS = (
     Column("group", ">"),
     Column("result", least=12),
     Column("sends", ">"),
+    Column(align=">", short="scattered", optional=True),
     Column("times", ">"),
     Column("line", least=12),
 )
@@ -33,6 +34,11 @@ _SENDS = "Sends: what one execution makes each device send, by ring and pairwise
 _LOOPS = "XLA counts the body of a loop once, so FLOPs and memory traffic are too low."
 _UNKNOWN = "?: in a loop whose trip count is not known before it runs; totals count it once."
 _AT_MOST = "≤: in a branch that may not be taken."
+_SCATTERED = (
+    "As reduce-scatter: each device uses only its own part of the sum, and a GPU or TPU sends that "
+    "part."
+)
+_ARGUMENT = "A name in the place of a line: the argument that XLA moves to use it."
 _PART = "(part): groups of only some of the devices along the axis."
 _WIDENED = "On the CPU, XLA moves bfloat16 as float32: a GPU sends half as much of these."
 _CPU = (
@@ -56,7 +62,7 @@ def collectives_card(report: CompiledReport, *, planned: bool = False) -> Card:
         Facts(_facts(report, planned), report.name),
         Table(_COLUMNS, rows, tooltips, (len(groups) - MAX_ROWS, "row")),
         Note("each device sends in one call:" if totals else ""),
-        Table([Column(), Column(align=">"), Column()], totals),
+        Table([Column(), Column(align=">"), Column(optional=True), Column()], totals),
         *(Note(f"{label}: {' · '.join(each)}", wrap=False) for label, each in _costs(report)),
         Note(" ".join(_notes(report)), "dim"),
         *_general(report),
@@ -81,12 +87,13 @@ def _alike(found: Sequence[Collective]) -> list[list[Collective]]:
     alike: dict[tuple[object, ...], list[Collective]] = {}
     for each in found:
         key = (each.kind, each.asynchronous, each.axes, each.whole_axes, each.group_size,
-               each.parts, each.count is None, each.at_most, str(each.source))  # fmt: skip
+               each.parts, each.count is None, each.at_most, str(each.source), each.argument,
+               each.scatter_bytes)  # fmt: skip
         alike.setdefault(key, []).append(each)
     return list(alike.values())
 
 
-def _cells(group: list[Collective]) -> list[str]:
+def _cells(group: list[Collective]) -> list[str | Cell]:
     first = group[0]
     cells = (
         first.kind + (" async" if first.asynchronous else ""),
@@ -94,10 +101,18 @@ def _cells(group: list[Collective]) -> list[str]:
         str(first.group_size),
         _type(first.parts),
         format_bytes(first.bytes),
+        _scattered(first),
         _times(group),
-        str(first.source) if first.source else "–",
+        str(first.source or first.argument or "–"),
     )
-    return [middle(cell, _LONGEST) for cell in cells]
+    return [cell if isinstance(cell, Cell) else middle(cell, _LONGEST) for cell in cells]
+
+
+def _scattered(each: Collective | AxisTotal) -> Cell:
+    if each.scatter_bytes == each.bytes:
+        return Cell()
+    less = format_bytes(each.scatter_bytes)
+    return Cell(f"as reduce-scatter {less}", short=less)
 
 
 def _axes(each: Collective) -> str:
@@ -131,12 +146,13 @@ def _times(group: Sequence[Collective]) -> str:
     return f"≤ {total}" if group[0].at_most else total
 
 
-def _total(total: AxisTotal) -> tuple[Cell, str, str]:
+def _total(total: AxisTotal) -> tuple[Cell, str, str, str]:
     over = ", ".join(total.axes) if total.axes else "no axis"
     low = "≥ " if total.at_least else ""
     high = "≤ " if total.at_most and not total.at_least else ""
     count = f"{format_count(total.count)} {plural_word(total.count, 'execution')}"
-    return Cell(over, "bold"), f"{low}{high}{format_bytes(total.bytes)}", count
+    less = _scattered(total).text
+    return Cell(over, "bold"), f"{low}{high}{format_bytes(total.bytes)}", less, count
 
 
 def _costs(report: CompiledReport) -> list[tuple[str, list[str]]]:
@@ -169,6 +185,10 @@ def _notes(report: CompiledReport) -> list[str]:
         notes.append(_UNKNOWN)
     if any(each.at_most for each in found):
         notes.append(_AT_MOST)
+    if any(each.scatter_bytes < each.bytes for each in found):
+        notes.append(_SCATTERED)
+    if any(each.argument and not each.source for each in found):
+        notes.append(_ARGUMENT)
     if any(each.axes and not each.whole_axes for each in found):
         notes.append(_PART)
     if report.has_loops and report.flops is not None:

@@ -50,6 +50,10 @@ _CALL = (
     "Call: the median and the middle half of the calls; each call's time is that of its slowest "
     "process."
 )
+_SCATTERED = (
+    "Scattered: the same, with each sum of which a device uses only its own part sent as a "
+    "reduce-scatter, as GPUs and TPUs do."
+)
 _CPU = "Compiled and timed on CPUs: a GPU has other collectives and other times."
 _CPU_PLAN = "From XLA's CPU compiler; a GPU's combines and moves collectives."
 
@@ -102,6 +106,7 @@ def _table(report: model.ComparisonReport, *, with_meshes: bool) -> Table:
         Column("mesh", only="html", optional=True),
         *(Column(title, ">") for title, _ in TITLES.values()),
         Column(),
+        Column("sends, as reduce-scatter", short="scattered", optional=True),
         Column("collectives of one call", only="html"),
     ]
     best = {column: ranking.marked(report.variants, column) for column in TITLES}
@@ -113,6 +118,7 @@ def _table(report: model.ComparisonReport, *, with_meshes: bool) -> Table:
             variant.mesh.label if variant.mesh and with_meshes else "",
             *(_cell(variant, column, best[column][place]) for column in TITLES),
             Cell(_spread(variant), "dim"),
+            _scattered(variant),
             "\n".join(_details(variant)) or none,
         ])  # fmt: skip
     return Table(columns, rows)
@@ -131,6 +137,12 @@ def _cell(variant: model.Variant, column: model.Column, is_best: bool) -> Cell:
     if not is_best:
         return Cell(text)
     return Cell(f"{text} ★", "bold", short=f"*{text}", title="best of this column")
+
+
+def _scattered(variant: model.Variant) -> str:
+    if variant.scatter_bytes is None or variant.scatter_bytes == variant.bytes:
+        return ""
+    return format_bytes(variant.scatter_bytes)
 
 
 def _spread(variant: model.Variant) -> str:
@@ -237,6 +249,8 @@ def _notes(report: model.ComparisonReport) -> list[str]:
         notes.append(f"Nothing was run: {report.not_run}.")
     if any(each.collectives for each in compiled):
         notes.append(_SENDS)
+    if any(map(_scattered, report.variants)):
+        notes.append(_SCATTERED)
     if compiled:
         notes.append(_MEMORY)
     timed = [v for v in report.variants if v.timing is not None]

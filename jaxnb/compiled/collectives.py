@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from jaxnb.compat.xla import Groups, Instruction, Program, Shape, arrays, participants
 from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.compiled import AxisTotal, Collective, CollectiveKind, Part
+from jaxnb.pictures.exchange import sent_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,42 +100,6 @@ def _in_mesh(groups: Groups, assignment: Sequence[int], mesh: MeshInfo) -> Along
     return Along(axes, whole=False) if len(axes) == 1 else None
 
 
-# Ring algorithms for all-reduce, all-gather and reduce-scatter, pairwise exchange for
-# all-to-all: the bounds that every device's link has to carry, whatever the library does.
-# Sources: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
-# Operations in MPICH", IJHPCA 19(1), 2005; NVIDIA's ``nccl-tests``, ``doc/PERFORMANCE.md``, whose
-# "bus bandwidth" counts the same bytes.
-
-
-def sent_bytes(kind: CollectiveKind, result_bytes: int, group_size: int) -> int:
-    """Returns what one execution makes each device send.
-
-    Args:
-        kind: The collective.
-        result_bytes: Size of its result on one device.
-        group_size: How many devices take part. A group of one sends nothing.
-
-    Returns:
-        Whole bytes, rounded up: what cannot be split evenly is padded.
-    """
-    n = group_size
-    if n < 2:
-        return 0
-    match kind:
-        case "all-reduce":  # a reduce-scatter, then an all-gather
-            return _up(2 * (n - 1) * result_bytes, n)
-        case "reduce-scatter":  # its input is n times its result
-            return (n - 1) * result_bytes
-        case "all-gather" | "all-to-all" | "ragged-all-to-all":
-            return _up((n - 1) * result_bytes, n)
-        case "collective-permute" | "collective-broadcast":
-            return result_bytes
-
-
-def _up(numerator: int, denominator: int) -> int:
-    return -(-numerator // denominator)
-
-
 _REDUCTIONS = ("all-reduce", "all-gather", "reduce-scatter")
 
 
@@ -163,6 +128,7 @@ def collectives(
     """
     times = executions(program)
     found: list[Collective] = []
+    shared: dict[object, Any] = {}  # most have the same groups, of many devices perhaps
     seen: set[int] = set()
 
     def visit(number: int) -> None:
@@ -171,7 +137,10 @@ def collectives(
         seen.add(number)
         for each in program.computations.get(number, ()):
             if each.kind is not None:
-                found.append(_collective(program, each, times[number], assignment, meshes))
+                made = _collective(program, each, times[number], assignment, meshes)
+                groups = shared.setdefault(made.groups, made.groups)
+                pairs = shared.setdefault(made.pairs, made.pairs)
+                found.append(replace(made, groups=groups, pairs=pairs))
             for called, _ in _calls(each):
                 visit(called)
 
@@ -219,11 +188,12 @@ def totals(found: Iterable[Collective]) -> tuple[AxisTotal, ...]:
     """Returns what collectives move by the axes that they go along, the most first."""
     sums: dict[tuple[str, ...], AxisTotal] = {}
     for each in found:
-        before = sums.get(each.axes, AxisTotal(each.axes, 0, 0))
+        before = sums.get(each.axes, AxisTotal(each.axes, 0, 0, 0))
         count = 1 if each.count is None else each.count
         sums[each.axes] = AxisTotal(
             each.axes,
             before.bytes + each.bytes * count,
+            before.scatter_bytes + each.scatter_bytes * count,
             before.count + count,
             before.at_least or each.count is None,
             before.at_most or each.at_most,
@@ -244,28 +214,62 @@ def _collective(
     result_bytes = sum(part.nbytes for part in parts)
     if kind == "collective-permute":
         along = axes_of_pairs(instruction.pairs, assignment, meshes)
-        size, number = sum(source != target for source, target in instruction.pairs), 1
-        sent = result_bytes if size else 0
+        groups = joined_by(instruction.pairs)
+        sent = scattered = result_bytes if groups else 0
     else:
         groups = _groups(program, instruction)
         along = axes_of_groups(groups, assignment, meshes)
-        size, number = max(map(len, groups), default=1), len(groups)
+        size = max(map(len, groups), default=1)
         sent = sent_bytes(kind, result_bytes, size)
+        scattered = _scatter_bytes(kind, parts, instruction.taken, size)
+
+    def devices(numbers: Sequence[int]) -> tuple[int, ...]:
+        return tuple(assignment[n] if n < len(assignment) else n for n in numbers)
+
     return Collective(
         kind=kind,
         axes=along.axes if along else (),
         whole_axes=along is not None and along.whole,
-        group_size=size,
-        num_groups=number,
+        groups=tuple(map(devices, groups)),
         parts=parts,
         bytes=sent,
+        scatter_bytes=scattered,
         count=times.count,
         at_most=times.at_most,
         asynchronous=is_start,
         source=instruction.source,
         operation=instruction.operation,
         name=instruction.name,
+        pairs=tuple((source, target) for source, target in map(devices, instruction.pairs)),
+        argument=instruction.operation if instruction.operation in program.arguments else "",
     )
+
+
+def joined_by(pairs: Iterable[tuple[int, int]]) -> Groups:
+    """Returns the groups that pairs join, in the order in which the first passes its data on."""
+    follows = {source: target for source, target in pairs if source != target}
+    groups: list[list[int]] = []
+    # Each device sends once and receives once: pairs make chains, which have a first, and rings.
+    for first in (*(follows.keys() - follows.values()), *follows):
+        group = [first]
+        while group[-1] in follows:
+            group.append(follows.pop(group[-1]))
+        if len(group) > 1:
+            groups.append(group[:-1] if group[0] == group[-1] else group)
+    return tuple(map(tuple, sorted(groups)))
+
+
+def _scatter_bytes(
+    kind: CollectiveKind, parts: Sequence[Part], taken: Sequence[int], size: int
+) -> int:
+    """Returns what a device sends if all-reduces of which it takes its own part are scattered."""
+    own = [
+        kind == "all-reduce" and 0 < count * size <= math.prod(part.shape)
+        for part, count in zip(parts, taken or (0,) * len(parts), strict=True)
+    ]
+    scattered = sum(part.nbytes for part, is_own in zip(parts, own, strict=True) if is_own)
+    others = sum(part.nbytes for part in parts) - scattered
+    return sent_bytes("reduce-scatter", scattered // size, size) + sent_bytes(kind, others, size)
 
 
 def _groups(program: Program, instruction: Instruction) -> tuple[tuple[int, ...], ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxnb.compiled import collectives
 from jaxnb.errors import JaxnbError, NotCompiledError, UsageError
@@ -12,7 +12,13 @@ from jaxnb.labels import one_line, processes_label
 from jaxnb.model import compiled as model
 from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.cells import CallRequest
+from jaxnb.pictures import exchange
 from jaxnb.wire.asking import Channel
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from jaxnb.display.card import Card
 
 EXAMPLE = "`f(x)`, or `jax.jit(f)(x, key=3)`"
 
@@ -30,11 +36,6 @@ def parse_call(code: str) -> ast.Call:
         body = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        if " --" in text:
-            raise UsageError(
-                f"`{one_line(text)}`: options stand before the call, `%spmd_collectives --devices "
-                "8 f(x)`. Nothing was run."
-            ) from None
         raise UsageError(
             f"`{one_line(text)}` is not a Python expression ({reason}). Nothing was run. Type "
             f"the call whose collectives you want: {EXAMPLE}."
@@ -130,6 +131,23 @@ class Collectives(list[model.Collective]):
     def memory(self) -> model.Memory | None:
         """What the program needs of each device's memory; None if XLA does not say."""
         return self.report.memory
+
+    def matrix(self) -> np.ndarray[Any, Any]:
+        """Returns how many bytes each device sends to each in one call.
+
+        Around rings, and pair by pair for an all-to-all. What is in loops of unknown length counts
+        once. The largest sum of a row is the sum of the totals' bytes.
+
+        Returns:
+            By sender and receiver, in the order of ``report.devices``.
+        """
+        return exchange.matrix(self.report)
+
+    def picture(self) -> Card:
+        """Draws what moves: each collective step by step, and the bytes from device to device."""
+        from jaxnb.pictures.card_matrix import moves_card
+
+        return moves_card(self.report)
 
     def __str__(self) -> str:
         from jaxnb.compiled import card_collectives

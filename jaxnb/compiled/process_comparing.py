@@ -351,6 +351,7 @@ def _together(made: _Made, *, will_run: bool) -> model.Variant:
     return replace(
         row,
         bytes=sum(total.bytes for total in totals),
+        scatter_bytes=sum(total.scatter_bytes for total in totals),
         collectives=sum(total.count for total in totals),
         memory_bytes=None if memory is None else used,
         compile_seconds=seconds,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import io
 import os
 import pickle
@@ -13,7 +14,7 @@ import threading
 import traceback
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -326,15 +327,19 @@ def _jitted(function: Any, arguments: Any, keywords: Any, name: str) -> Any:
     leaves, tree = jax.tree.flatten((arguments, keywords))
     places = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape")]
 
-    def call(*arrays: Any) -> Any:
+    def call(*positional: Any, **named: Any) -> Any:
         given = list(leaves)
-        for place, array in zip(places, arrays, strict=True):
+        for place, array in zip(places, jax.tree.leaves((positional, named)), strict=True):
             given[place] = array
         positional, named = jax.tree.unflatten(tree, given)
         return function(*positional, **named)
 
     call.__name__ = call.__qualname__ = name
-    return jax.jit(call).trace(*[leaves[place] for place in places])
+    with suppress(TypeError, ValueError):  # JAX names the arguments by it
+        vars(call)["__signature__"] = inspect.signature(function)
+    arrays = [leaf if hasattr(leaf, "shape") else None for leaf in leaves]
+    positional, named = jax.tree.unflatten(tree, arrays)
+    return jax.jit(call).trace(*positional, **named)
 
 
 def _report(compiled: Any, meshes: list[MeshInfo]) -> model.CompiledReport:
@@ -343,6 +348,7 @@ def _report(compiled: Any, meshes: list[MeshInfo]) -> model.CompiledReport:
     devices = devices or tuple(range(programs[0].replicas * programs[0].partitions))
     found = [each for program in programs for each in tables.collectives(program, devices, meshes)]
     costs = _costs(compiled)
+    owners = {device.id: device.process_index for device in jax.devices()}
     return model.CompiledReport(
         name=_name(programs),
         platform=_platform(compiled),
@@ -354,6 +360,8 @@ def _report(compiled: Any, meshes: list[MeshInfo]) -> model.CompiledReport:
         memory=_memory(compiled),
         has_loops=any(tables.has_loops(program) for program in programs),
         fingerprint=jax_programs.fingerprint(compiled),
+        devices=tuple(devices),
+        processes=tuple(owners.get(device, 0) for device in devices),
     )
 
 

@@ -34,7 +34,8 @@ def collectives_parser(magic: str) -> MagicParser:
         magic, "Compiles a call without running it, and lists its collectives.",
         option("--devices", type=int, metavar="N",
                help="plan for this many devices, in a process of its own"),
-        usage="%%spmd_collectives [--devices N] CALL",
+        flag("--show", help="draw each collective step by step, and the bytes between devices"),
+        usage="%%spmd_collectives [--devices N] [--show] CALL",
         epilog="CALL is an expression such as step(state, batch); jax.ShapeDtypeStruct will do for "
         "arguments. With --devices as a cell magic: lines that make mesh and arguments, then CALL.",
     )  # fmt: skip
@@ -89,6 +90,9 @@ class CompilingMagics(SessionMagics):
         magic = "%spmd_collectives" if cell is None else "%%spmd_collectives"
         parser = collectives_parser(magic)
         options, rest = split_options(line, parser)
+        call, bracket, behind = rest.rpartition(")")
+        if behind.lstrip().startswith("--"):
+            options, rest = f"{options} {behind}", call + bracket
         asked = parser.asked(self.shell.var_expand(options))
         if asked is None:
             return
@@ -110,6 +114,8 @@ class CompilingMagics(SessionMagics):
                     code, devices=asked.devices, cell=number, first_line=first_line
                 )
         display(found)
+        if asked.show:
+            display(found.picture())
 
     @line_cell_magic
     def spmd_compare(self, line: str, cell: str | None = None) -> None:

@@ -67,12 +67,13 @@ class Collective:
         kind: What it does, as XLA calls it.
         axes: The mesh axes that its groups of devices go along; empty if they go along none.
         whole_axes: Whether a group has all devices along its axes; else only some of them.
-        group_size: How many devices exchange data; of the largest group if they differ. For a
-            permute: how many devices send.
-        num_groups: How many such groups there are.
+        groups: The devices that exchange data, as ``Device.id``: in each group those that do among
+            themselves. For a permute: those that its pairs join.
         parts: What it gives each device: mostly one array, several where XLA has combined
             collectives, or has cut an all-to-all into one array per device.
         bytes: What one execution makes each device send (the one that sends most).
+        scatter_bytes: Of an all-reduce of which each device uses a part of its own: what it sends
+            as a reduce-scatter, into which XLA makes it on GPUs and TPUs. Else the same.
         count: How often it is executed in one call; None in a loop whose trip count is not
             known before it runs.
         at_most: ``count`` is an upper bound: it stands in a branch of a conditional.
@@ -80,21 +81,31 @@ class Collective:
         source: The line that it comes from; None if XLA does not know.
         operation: What JAX calls the operation: ``"jit(f)/shard_map/psum"``.
         name: What XLA calls it: ``"all-reduce.3"``.
+        pairs: Of a permute: who sends to whom, as ``Device.id``.
+        argument: The argument of the call that it moves as it is, which XLA has it do: a weight
+            that is gathered to be used, say. Empty if it moves something else.
     """
 
     kind: CollectiveKind
     axes: tuple[str, ...]
     whole_axes: bool
-    group_size: int
-    num_groups: int
+    groups: tuple[tuple[int, ...], ...]
     parts: tuple[Part, ...]
     bytes: int
+    scatter_bytes: int
     count: int | None
     at_most: bool = False
     asynchronous: bool = False
     source: SourceLine | None = None
     operation: str = ""
     name: str = ""
+    pairs: tuple[tuple[int, int], ...] = ()
+    argument: str = ""
+
+    @property
+    def group_size(self) -> int:
+        """How many devices exchange data: of the largest group if they differ."""
+        return max(map(len, self.groups), default=1)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -119,6 +130,7 @@ class AxisTotal:
     Attributes:
         axes: The axes; empty for groups that go along none.
         bytes: What each device sends, executions of unknown number counted once.
+        scatter_bytes: The same, all-reduces of which each device uses a part as reduce-scatters.
         count: How many collectives are executed, those of unknown number counted once.
         at_least: Some are in loops of which it is not known how often they run.
         at_most: Some are in branches of which only one is taken.
@@ -126,6 +138,7 @@ class AxisTotal:
 
     axes: tuple[str, ...]
     bytes: int
+    scatter_bytes: int
     count: int
     at_least: bool = False
     at_most: bool = False
@@ -166,6 +179,8 @@ class CompiledReport:
         widened: It computes with bfloat16, and was compiled for a CPU, where XLA moves that as
             float32: its collectives send up to twice of what they do on a GPU.
         fingerprint: Equal for equal programs.
+        devices: Its devices, as ``Device.id``.
+        processes: The process of each of them.
     """
 
     name: str
@@ -179,6 +194,8 @@ class CompiledReport:
     has_loops: bool = False
     widened: bool = False
     fingerprint: str = ""
+    devices: tuple[int, ...] = ()
+    processes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -305,6 +322,8 @@ class Variant:
         timing: How long a call takes; None if it was not run.
         warnings: Outputs that are laid out in a way that nobody has asked for.
         failure: Why there are no numbers, or no time; None if there are.
+        scatter_bytes: As ``bytes``, all-reduces of which each device uses a part as
+            reduce-scatters.
     """
 
     name: str
@@ -317,6 +336,7 @@ class Variant:
     timing: Timing | None = None
     warnings: tuple[OutputWarning, ...] = ()
     failure: VariantFailure | None = None
+    scatter_bytes: int | None = None
 
     @property
     def seconds(self) -> float | None:

@@ -58,10 +58,11 @@ def well_formed(html: str) -> bool:
 
 
 def require_readable(found: Collectives) -> None:
-    """The card fits a terminal, and its HTML is well-formed."""
-    text = str(found)
-    assert max(map(len, text.splitlines())) <= 80, text
+    """The cards fit a terminal, and their HTML is well-formed."""
+    for text in (str(found), str(found.picture())):
+        assert max(map(len, text.splitlines())) <= 80, text
     assert well_formed(found._repr_mimebundle_()["text/html"])
+    assert well_formed(found.picture().html)
 
 
 # ---------------------------------------------------------------------- the six programs
@@ -76,6 +77,7 @@ def test_a_program_compiles_to_what_was_computed_by_hand(programs: Session, name
     assert sum(total.bytes for total in found.totals) == sum(
         row.bytes * row.count for row in program.rows
     )
+    assert found.matrix().sum(axis=1).max() == sum(total.bytes for total in found.totals)
     assert found.num_devices == 8
     assert found.memory is not None
     assert found.memory.argument_bytes > 0
@@ -141,6 +143,38 @@ def f(x, n):
     for said in ("?", "≤ 1", "x (part)", "≥ ", "XLA counts the body"):
         assert said in text
     require_readable(found)
+
+
+def test_a_sum_of_which_each_device_uses_its_part_is_told_as_a_reduce_scatter(
+    programs: Session,
+) -> None:
+    """As XLA sends it on GPUs and TPUs; and a gathered argument is named."""
+    programs.run("""
+mesh = jax.make_mesh((8,), ("x",), axis_types=(Auto,))
+def loss(params, x): return jnp.sum(jnp.tanh(x @ params["w"]) ** 2)
+def fsdp(params, x): return jax.tree.map(lambda p, g: p - g, params, jax.grad(loss)(params, x))
+mapped = partial(jax.shard_map, mesh=mesh, in_specs=P(None, "x"), check_vma=False)
+@partial(mapped, out_specs=P("x"))
+def own(x):
+    return jax.lax.dynamic_slice_in_dim(jax.lax.psum(x, "x"), 8 * jax.lax.axis_index("x"), 8)
+@partial(mapped, out_specs=P())
+def same(x): return jax.lax.dynamic_slice_in_dim(jax.lax.psum(x, "x"), 8, 8)
+params, batch = {"w": abstract(mesh, (64, 256), "x")}, abstract(mesh, (512, 64), "x")
+x = abstract(mesh, (64, 16), None, "x")
+""")
+    gather, reduce = found = programs.collectives("fsdp(params, batch)")
+    assert (gather.kind, gather.argument) == ("all-gather", "params['w']")
+    assert (reduce.kind, reduce.argument) == ("all-reduce", "")
+    assert gather.bytes == gather.scatter_bytes == reduce.scatter_bytes == 7 * 64 * 256 * 4 // 8
+    assert reduce.bytes == 2 * reduce.scatter_bytes
+    (total,) = found.totals
+    assert (total.bytes, total.scatter_bytes) == (3 * gather.bytes, 2 * gather.bytes)
+    for said in ("112 KiB   56.0 KiB", "params['w']", "x  168 KiB  as reduce-scatter 112 KiB"):
+        assert said in str(found), str(found)
+    compared = programs.compare("fsdp(params, batch)", specs={"fsdp": "P('x')"}, run=False)
+    assert compared["fsdp"].scatter_bytes == total.scatter_bytes
+    assert [each.scatter_bytes for each in programs.collectives("own(x)")] == [7 * 8 * 2 * 4]
+    assert [each.scatter_bytes for each in programs.collectives("same(x)")] == [2 * 7 * 8 * 2 * 4]
 
 
 def test_a_reversed_mesh(programs: Session) -> None:

@@ -36,8 +36,8 @@ from jaxnb.model.compiled import (
 
 MESH = MeshInfo(("data", "model"), (4, 2), ("Auto", "Auto"), tuple(range(8)))
 GATHER = Collective(
-    kind="all-gather", axes=("data",), whole_axes=True, group_size=4, num_groups=2,
-    parts=(Part("float32", (64, 64), 16384),), bytes=12288, count=2,
+    kind="all-gather", axes=("data",), whole_axes=True, groups=((0, 1, 2, 3), (4, 5, 6, 7)),
+    parts=(Part("float32", (64, 64), 16384),), bytes=12288, scatter_bytes=12288, count=2,
 )  # fmt: skip
 REPORT = CompiledReport("jit(f)", "cpu", 8, (MESH,), (GATHER,), memory=Memory(400, 200, 100, 0))
 

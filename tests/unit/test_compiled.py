@@ -145,8 +145,8 @@ def test_a_call_is_taken_apart() -> None:
 
 MESH = MeshInfo(("data", "model"), (2, 4), ("Auto", "Auto"), tuple(range(8)))
 ONE = Collective(
-    kind="all-reduce", axes=("model",), whole_axes=True, group_size=4, num_groups=2,
-    parts=(Part("float32", (8, 64), 2048),), bytes=3072, count=1,
+    kind="all-reduce", axes=("model",), whole_axes=True, groups=((0, 1, 2, 3), (4, 5, 6, 7)),
+    parts=(Part("float32", (8, 64), 2048),), bytes=3072, scatter_bytes=3072, count=1,
     source=SourceLine("<cell 3>", 5), operation="jit(mlp)/dot_general",
 )  # fmt: skip
 REPORT = CompiledReport(

@@ -1,0 +1,1 @@
+"""Pictures of what moves between devices: a collective step by step, and who sends to whom."""

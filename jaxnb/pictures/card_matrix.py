@@ -1,0 +1,136 @@
+"""The card of what a call's collectives are: each as a picture, and who sends how much to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxnb.display.blocks import Block, Box, Either, Facts, Fold, Grid, Note
+from jaxnb.display.card import Card, card_of
+from jaxnb.display.text import WIDTH, text_table
+from jaxnb.labels import BYTE_UNITS, format_bytes, one_line, plural
+from jaxnb.model.arrays import MeshInfo
+from jaxnb.model.compiled import Collective, CompiledReport
+from jaxnb.pictures.card_exchange import exchange_blocks
+from jaxnb.pictures.exchange import line_of, matrix
+
+WHOLE = 32
+"""From so many devices on, the matrix is drawn by axis."""
+
+_WIDE = 8
+"""So many devices have numbers in their boxes; of more only the colour shows."""
+
+_MAX_PICTURES = 6
+_MAX_LINE = 32
+
+
+def moves_card(report: CompiledReport) -> Card:
+    """What moves in a call: each collective step by step, and the bytes from device to device."""
+    owners = dict(zip(report.devices, report.processes, strict=False))
+    # Those that do the same on the same devices look the same.
+    distinct: dict[object, Collective] = {}
+    for each in report.collectives:
+        distinct.setdefault((each.kind, each.groups, each.pairs), each)
+    moving = [each for each in distinct.values() if each.bytes]
+    if not moving:
+        return card_of(Facts(["nothing moves between devices"], report.name))
+    pictures = [_picture(each, report, owners, i == 0) for i, each in enumerate(moving)]
+    more = len(pictures) - _MAX_PICTURES
+    return card_of(
+        *pictures[:_MAX_PICTURES],
+        Note(f"… {plural(more, 'more collective')}" if more > 0 else "", "dim"),
+        *matrix_blocks(report, owners),
+    )
+
+
+def _picture(
+    each: Collective, report: CompiledReport, owners: Mapping[int, int], opened: bool
+) -> Block:
+    group = max(each.groups, key=len)
+    mesh = next((m for m in report.meshes if set(group) <= set(m.device_ids)), None)
+    over = ", ".join(each.axes) or "no axis"
+    facts = [f"each device sends {format_bytes(each.bytes)}"]
+    if len(each.groups) > 1:
+        facts.insert(0, f"one of {len(each.groups)} groups of {plural(len(group), 'device')}")
+    if each.source:
+        facts.append(str(each.source))
+    blocks = exchange_blocks(each.kind, group, pairs=each.pairs, owners=owners, mesh=mesh)
+    return Fold(Facts(facts, f"{each.kind} over {over}"), blocks, opened)
+
+
+def matrix_blocks(report: CompiledReport, owners: Mapping[int, int]) -> list[Block]:
+    """Returns who sends how much to whom in one call.
+
+    From 32 devices on by axis: between the devices in a line along it, as all lines do the same.
+    """
+    title = "from each device (row) to each other, in one call"
+    if len(report.devices) < WHOLE:
+        return [Note(title, "dim"), _matrix(matrix(report), report.devices, owners)]
+    blocks: list[Block] = []
+    for mesh, axis in _axes(report):
+        line, sent = line_of(report, mesh, axis)
+        if sent.any():
+            over = f"{title}, along {axis} (size {len(line)})"
+            blocks += [Note(over, "dim"), *_line(sent, line, owners)]
+    return blocks
+
+
+def _axes(report: CompiledReport) -> Iterator[tuple[MeshInfo, str]]:
+    along = {each.axes[0] for each in report.collectives if len(each.axes) == 1}
+    for mesh in report.meshes[:1]:
+        yield from ((mesh, name) for name in mesh.axis_names if name in along)
+
+
+def _line(
+    sent: np.ndarray[Any, Any], line: Sequence[int], owners: Mapping[int, int]
+) -> list[Block]:
+    if len(line) < _MAX_LINE:
+        return [_matrix(sent, line, owners)]
+    first = sent[0]
+    targets = np.flatnonzero(first)
+    some = [f"{format_bytes(int(first[t]))} to the one {t} further" for t in targets[:_WIDE]]
+    more = [f"… {plural(len(targets) - _WIDE, 'more device')}"] if len(targets) > _WIDE else []
+    return [Facts([*some, *more], "the first sends")]
+
+
+def _matrix(
+    sent: np.ndarray[Any, Any], devices: Sequence[int], owners: Mapping[int, int]
+) -> Either:
+    most = int(sent.max()) or 1
+    is_wide = len(devices) <= _WIDE
+    names = [f"P{owners[d]} d{d}" if d in owners else f"d{d}" for d in devices]
+    places = range(len(devices))
+
+    def box(source: int, target: int) -> Box:
+        nbytes = int(sent[source, target])
+        if not nbytes:
+            return Box(["·"], "transparent", "", "·")
+        text = format_bytes(nbytes)
+        title = f"{names[source]} sends {text} to {names[target]}"
+        return Box([text if is_wide else ""], f"rgba(0,114,178,{0.08 + nbytes / most / 2:.2f})",
+                   title, text)  # fmt: skip
+
+    boxes = [[box(s, t) for t in places] for s in places]
+    columns = [f"d{d}" if is_wide else "" for d in devices]
+    if is_wide:
+        text = _table(sent, [name.replace(" ", "") for name in names])
+    else:
+        text = "\n".join(f"  {_line_text(n, sent[i], columns=names)}" for i, n in enumerate(names))
+    return Either([Grid(boxes, columns, names)], text)
+
+
+def _table(sent: np.ndarray[Any, Any], names: Sequence[str]) -> str:
+    """Returns numbers of one unit, as eight sizes with theirs are wider than a terminal."""
+    power = min(max(0, int(sent.max()).bit_length() - 1) // 10, len(BYTE_UNITS) - 1)
+    cells = [[f"{x / 1024**power:.3g}" if x else "·" for x in row] for row in sent.tolist()]
+    rows = [[BYTE_UNITS[power], *(name.partition("d")[2] for name in names)]]
+    rows += [[name, *row] for name, row in zip(names, cells, strict=True)]
+    return text_table(rows, ">" * len(rows[0]))
+
+
+def _line_text(name: str, sent: np.ndarray[Any, Any], columns: Sequence[str]) -> str:
+    to = [f"{format_bytes(int(sent[t]))} to {columns[t]}" for t in map(int, np.flatnonzero(sent))]
+    more = [f"… {plural(len(to) - 3, 'more device')}"] if len(to) > 3 else []
+    return one_line(f"{name}: {', '.join([*to[:3], *more]) or 'nothing'}", WIDTH - 2)
