@@ -7,6 +7,7 @@ import functools
 import hashlib
 import re
 import threading
+import time
 import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -209,6 +210,7 @@ class Entry:
     end: model.DispatchEnd = ""
     stop: float = 0.0  # when the call has returned, if it is the main thread's
     is_made: bool = False
+    cpu: float = 0.0  # what other threads had used of the processor, if it is the main thread's
 
 
 @dataclass(slots=True)
@@ -441,3 +443,8 @@ def _origin_text(array: jax.Array) -> str:
     if origin is None or origin[1].kind != "dispatch":  # of one process, or a part of an array
         return ""
     return _named(origin[1].name, origin[1].line, origin[1].cell)
+
+
+def cpu_of_others() -> float:
+    """Returns what this process's other threads, XLA's among them, have used of the processor."""
+    return time.process_time() - time.thread_time()

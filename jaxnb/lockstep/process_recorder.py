@@ -265,6 +265,8 @@ class Recorder:
         origins = ORIGINS.of_arguments(used)
         given = hash((digest, *ORIGINS.numbers(origins)))
         entry = recorded.Entry(0, known, line, seconds, given, digest, origins, of_host)
+        if self._making.is_main:
+            entry.cpu = recorded.cpu_of_others()
         if not cell.is_agreed:
             self._note(cell, entry)
         elif self._process_index in known.processes:

@@ -61,11 +61,11 @@ class NanFound:
     inputs: tuple[NanPlace, ...]
 
 
-SpanKind = Literal["python", "tracing", "compiling", "dispatching", "waiting"]
+SpanKind = Literal["python", "tracing", "compiling", "dispatching", "computing", "waiting"]
 """``"python"``: everything that is not one of the others, NumPy and what C++ computes on the main
 thread among it. ``"tracing"``, ``"compiling"`` (lowering too): as ``jax.monitoring`` tells.
-``"dispatching"``: in the call of a computation over several processes. ``"waiting"``: asleep until
-a result is there, or another process."""
+``"dispatching"``: in the call of a computation over several processes. ``"computing"``: XLA's
+threads used the processor. ``"waiting"``: asleep until a result is there, or another process."""
 
 SPAN_KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
 
@@ -124,6 +124,9 @@ class Activity:
         starts: When each began; as the bytes of an array of doubles.
         stops: When each call returned; 0 if it was another thread's, or has not; likewise.
         dispatches: How many there were; the arrays have the last of them.
+        used: What the other threads, XLA's, had used of the processor by when each began, in
+            seconds since the cell began; likewise. 0 if it was another thread's.
+        used_at_end: The same, when the cell had ended.
     """
 
     started: float
@@ -135,6 +138,8 @@ class Activity:
     starts: bytes = field(default=b"", repr=False)
     stops: bytes = field(default=b"", repr=False)
     dispatches: int = 0
+    used: bytes = field(default=b"", repr=False)
+    used_at_end: float = 0.0
 
     @property
     def known(self) -> int:

@@ -26,10 +26,11 @@ _COLORS: dict[SpanKind, str] = {
     "tracing": "#CC79A7",
     "compiling": "#E69F00",
     "dispatching": "#009E73",
+    "computing": "#0072B2",
     "waiting": "rgba(136,136,136,.5)",
 }
 
-_SYMBOLS = dict(zip(SPAN_KINDS, "█▓▒░·", strict=True))
+_SYMBOLS = dict(zip(SPAN_KINDS, "█▓▒░#·", strict=True))
 
 _COLUMNS = 680
 """How fine the bars are: there may be thousands of spans."""
@@ -120,9 +121,13 @@ def timeline_card(timeline: Timeline) -> Card:
     if timeline.dispatches:
         facts.append(plural(timeline.dispatches, "dispatch") + " compared")
     verdicts = [*_verdicts(timeline), *_endings(timeline)]
-    titles = ("process", *KIND_LABELS.values(), "came last", "delayed others")
     table = b.Table(
-        [b.Column(title, ">") for title in titles],
+        [
+            b.Column("process", ">"),
+            *(b.Column(KIND_LABELS[k], ">", optional=k == "computing") for k in SPAN_KINDS),
+            b.Column("came last", ">"),
+            b.Column("delayed others", ">", short="delayed"),
+        ],
         [_row(timeline, each) for each in shown],
         more=(len(timeline.processes) - len(shown), "process"),
         gap=1,
@@ -176,8 +181,8 @@ def _notes(timeline: Timeline) -> list[str]:
     """Says what was measured, and what is not in it."""
     notes = [
         "Tracing and compiling are from JAX's events; dispatching, waiting for other processes and "
-        "who came last from the times of calls that span processes. Unattributed time counts as "
-        "Python: waiting for a result that a process computes, too."
+        "who came last from the times of calls that span processes; computing, on CPUs, is what "
+        "XLA's threads used of the processor. Unattributed time counts as Python."
     ]
     if timeline.forgotten:
         notes.append(

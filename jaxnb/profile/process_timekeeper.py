@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from jaxnb.launch import process_compiling
+from jaxnb.lockstep.process_recorded import cpu_of_others
 from jaxnb.lockstep.process_recorder import Recorder
 from jaxnb.model.insight import Activity, CallSite, Span, SpanKind
 from jaxnb.wire.process_features import CellHere, Feature
@@ -42,6 +43,7 @@ class WatchedCell:
             events of a function include those of the functions it calls.
         compiles: How many computations the backend compiled, or loaded.
         loads: How many of them were loaded, as another process has compiled them.
+        cpu: What the other threads had used of the processor when it began.
     """
 
     started: float
@@ -52,6 +54,7 @@ class WatchedCell:
     compile_seconds: float = 0.0
     compiles: int = 0
     loads: int = 0
+    cpu: float = 0.0
 
     def note(self, kept: deque[Span], span: Span) -> None:
         """Keeps an event or a wait."""
@@ -80,7 +83,7 @@ class Timekeeper(Feature):
 
     def begin(self, cell: CellHere) -> None:
         """Begins a cell."""
-        self.cell = WatchedCell(cell.began)
+        self.cell = WatchedCell(cell.began, cpu=cpu_of_others())
         self._loaded = _loaded()
 
     def over(self, _: CellHere) -> None:
@@ -121,13 +124,14 @@ class Timekeeper(Feature):
         recorder, started = self._recorder, cell.started
         spans = (*cell.waits, *cell.events)
         told = tuple(Span(s.start - started, s.stop - started, s.kind) for s in spans)
-        activity = Activity(started, told, cell.dropped)
+        activity = Activity(started, told, cell.dropped, used_at_end=cpu_of_others() - cell.cpu)
         if not (dispatches := sum(trail.count for trail in recorder.trails())):
             return activity
         offset = recorder.started - started
         sites: dict[tuple[int, int | None], int] = {}
         known: list[CallSite] = []
-        numbers, origins, starts, stops = array("I"), array("I"), array("d"), array("d")
+        numbers, origins = array("I"), array("I")
+        starts, stops, used = array("d"), array("d"), array("d")
         for entry in recorder.entries():
             # Every dispatch comes by here: no objects are made but one for each origin.
             key = (id(entry.known), entry.line)
@@ -140,6 +144,7 @@ class Timekeeper(Feature):
             origins.append(place)
             starts.append(entry.seconds + offset)
             stops.append(entry.stop + offset if entry.stop else 0.0)
+            used.append(entry.cpu - cell.cpu if entry.cpu else 0.0)
         return replace(
             activity,
             sites=tuple(known),
@@ -148,6 +153,7 @@ class Timekeeper(Feature):
             starts=starts.tobytes(),
             stops=stops.tobytes(),
             dispatches=dispatches,
+            used=used.tobytes(),
         )
 
 

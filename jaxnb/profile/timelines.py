@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -146,9 +146,9 @@ MAX_BYTES = 64 << 20
 _DISPATCH_BYTES, _SPAN_BYTES = 24, 130
 
 # Layers of intervals, the lowest first: the whole cell; calls of computations over several
-# processes; what a process told of, which is tracing, compiling and waiting; and the time for which
-# a late process held it in a call.
-_PYTHON, _DISPATCHING, _EVENTS, _HELD = range(4)
+# processes; waits that a process told of; what its other threads computed; tracing and compiling;
+# and the time for which a late process held it in a call.
+_PYTHON, _DISPATCHING, _WAITS, _COMPUTING, _EVENTS, _HELD = range(6)
 
 
 class CellTimeline(insight.Timeline):
@@ -256,6 +256,20 @@ def _arrivals(activity: insight.Activity, offset: float) -> dict[Key, Arrival]:
     }
 
 
+def _computing(activity: insight.Activity, seconds: float) -> Iterator[tuple[float, float]]:
+    """Yields when other threads computed: what they used from one dispatch to the next, at once.
+
+    They may have been slower, or later: what is known is how much it was until the next dispatch.
+    """
+    began, before = 0.0, 0.0
+    used = memoryview(activity.used).cast("d")
+    calls = [(start, cpu) for (_, _, start, _), cpu in zip(activity.calls(), used, strict=True)]
+    for at, cpu in [*calls, (seconds, activity.used_at_end)]:
+        if cpu and at > began:
+            yield began, began + min(at - began, max(0.0, cpu - before))
+            began, before = at, cpu
+
+
 def _process(
     index: int,
     told: Told,
@@ -270,7 +284,10 @@ def _process(
         # An event may have begun before the cell, when it waited for another thread's lock: clip
         # it.
         began, ended = max(start, start + span.start), min(stop, start + span.stop)
-        intervals.append(Interval(_EVENTS, began, ended, span.kind))
+        layer = _WAITS if span.kind == "waiting" else _EVENTS
+        intervals.append(Interval(layer, began, ended, span.kind))
+    intervals += [Interval(_COMPUTING, start + a, start + b, "computing")
+                  for a, b in _computing(activity, told.seconds)]  # fmt: skip
     for _, _, began, ended in activity.calls():
         if ended:
             until = min(stop, start + ended)

@@ -110,6 +110,13 @@ def test_a_timed_cell(group: Session) -> None:
     assert all(each.totals["waiting"] > 0 for each in waits)
 
 
+def test_what_is_computed_is_no_waiting(group: Session) -> None:
+    group.run("a = jnp.ones((1000, 1000)); local = jax.jit(lambda a: a @ a @ a)")
+    group.run("local(a).block_until_ready()", time=True)
+    for each in group.timeline().processes.values():
+        assert each.totals["computing"] > 0
+
+
 @pytest.mark.parametrize(
     ("code", "waited_for"),
     [("a + 1", 1), ("a + 1;", 1), ("z = a + 1", 1), ("d['z'] = a + 1", 2), ("h.z = a + 1", 0),

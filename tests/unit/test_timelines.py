@@ -58,6 +58,7 @@ def activity(
         starts=array("d", [start for start, _ in calls]).tobytes(),
         stops=array("d", [stop for _, stop in calls]).tobytes(),
         dispatches=first - 1 + n,
+        used=array("d", [0.0] * n).tobytes(),
     )
 
 
@@ -115,6 +116,19 @@ def test_who_came_last_and_for_how_long_the_others_waited() -> None:
     assert found.processes[1].totals["waiting"] == 0
     assert found.processes[1].start == pytest.approx(0.1)
     assert found.seconds == pytest.approx(1.1)
+
+
+def test_what_other_threads_used_of_the_processor_is_computing() -> None:
+    """From one dispatch to the next; not more than the time there was, nor while it was held."""
+    calls = [(0.1, 0.2), (0.5, 0.6)]
+    used = array("d", [0.0, 0.3]).tobytes()  # nothing is known of the first
+    busy = replace(activity(0.0, calls), used=used, used_at_end=5.0)
+    late = activity(0.0, [(0.1, 0.2), (0.55, 0.6)])
+    spans = timeline_of(1, told(busy, replace(late, used=used))).processes[0].spans
+    assert kinds(spans) == [
+        (0.0, 0.3, "computing"), (0.3, 0.5, "python"), (0.5, 0.55, "waiting"),
+        (0.55, 1.0, "computing"),
+    ]  # fmt: skip
 
 
 def test_who_runs_ahead_waits_once() -> None:
@@ -200,9 +214,9 @@ cell [7] · 2 processes · 2.0 s · 40 dispatches compared
   process 1  ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░░░░░░
              0                0.5 s            1.0 s           1.5 s       2.0 s
              █ Python   ▓ tracing   ▒ compiling   ░ dispatching   · waiting
-  process Python tracing compiling dispatching waiting came last delayed others
+  process Python tracing compiling dispatching waiting came last delayed
         0  1.0 s                                 1.0 s
-        1         0.50 s     1.0 s      0.50 s                31          1.0 s
+        1         0.50 s     1.0 s      0.50 s                31   1.0 s
 Process 1 was last at 31 of 40 dispatches; process 0 waited up to 1.0 s for it,
 most at line 5 (`jit(step)`)."""
 
