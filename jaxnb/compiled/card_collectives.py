@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from jaxnb.compiled import collectives
 from jaxnb.display.blocks import Block, Cell, Column, Either, Facts, Fold, Note, Table
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import middle, wrapped
@@ -57,7 +56,7 @@ def collectives_card(report: CompiledReport, *, planned: bool = False) -> Card:
     groups = _alike(report.collectives)
     rows = [_cells(group) for group in groups[:MAX_ROWS]]
     tooltips = [group[0].operation for group in groups[:MAX_ROWS]]
-    totals = [_total(total) for total in collectives.totals(report.collectives)]
+    totals = [_total(total) for total in report.totals]
     return card_of(
         Facts(_facts(report, planned), report.name),
         Table(_COLUMNS, rows, tooltips, (len(groups) - MAX_ROWS, "row")),

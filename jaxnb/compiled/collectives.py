@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxnb.compat.xla import Groups, Instruction, Program, Shape, arrays, participants
 from jaxnb.model.arrays import MeshInfo
-from jaxnb.model.compiled import AxisTotal, Collective, CollectiveKind, Part
+from jaxnb.model.compiled import Collective, CollectiveKind, Part
 from jaxnb.pictures.exchange import sent_bytes
 
 
@@ -182,23 +182,6 @@ def _calls(instruction: Instruction) -> Iterator[tuple[int, Times]]:
 def has_loops(program: Program) -> bool:
     """Whether a program has loops."""
     return any(each.opcode == "while" for known in program.computations.values() for each in known)
-
-
-def totals(found: Iterable[Collective]) -> tuple[AxisTotal, ...]:
-    """Returns what collectives move by the axes that they go along, the most first."""
-    sums: dict[tuple[str, ...], AxisTotal] = {}
-    for each in found:
-        before = sums.get(each.axes, AxisTotal(each.axes, 0, 0, 0))
-        count = 1 if each.count is None else each.count
-        sums[each.axes] = AxisTotal(
-            each.axes,
-            before.bytes + each.bytes * count,
-            before.scatter_bytes + each.scatter_bytes * count,
-            before.count + count,
-            before.at_least or each.count is None,
-            before.at_most or each.at_most,
-        )
-    return tuple(sorted(sums.values(), key=lambda total: -total.bytes))
 
 
 def _collective(

@@ -6,7 +6,6 @@ import ast
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jaxnb.compiled import collectives
 from jaxnb.errors import JaxnbError, NotCompiledError, UsageError
 from jaxnb.labels import one_line, processes_label
 from jaxnb.model import compiled as model
@@ -18,6 +17,7 @@ from jaxnb.wire.asking import Channel
 if TYPE_CHECKING:
     import numpy as np
 
+    from jaxnb.compiled.roofline import Roofline
     from jaxnb.display.card import Card
 
 EXAMPLE = "`f(x)`, or `jax.jit(f)(x, key=3)`"
@@ -105,7 +105,7 @@ class Collectives(list[model.Collective]):
     @property
     def totals(self) -> tuple[model.AxisTotal, ...]:
         """What they move by the mesh axes that they go along, the most first."""
-        return collectives.totals(self)
+        return self.report.totals
 
     @property
     def num_devices(self) -> int:
@@ -142,6 +142,20 @@ class Collectives(list[model.Collective]):
             By sender and receiver, in the order of ``report.devices``.
         """
         return exchange.matrix(self.report)
+
+    def roofline(self, flops: float, bandwidth: Mapping[str, float]) -> Roofline:
+        """Returns how long a call takes at least, and what bounds it.
+
+        Args:
+            flops: Arithmetic operations that a device makes in a second: 197e12, say.
+            bandwidth: Axis to the bytes that a device sends along it in a second.
+
+        Raises:
+            UsageError: A speed is missing or not possible, or there is no such axis.
+        """
+        from jaxnb.compiled.roofline import roofline
+
+        return roofline(self.report, flops, bandwidth)
 
     def picture(self) -> Card:
         """Draws what moves: each collective step by step, and the bytes from device to device."""

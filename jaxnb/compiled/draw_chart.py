@@ -12,7 +12,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 
-from jaxnb.compiled import collectives, ranking
+from jaxnb.compiled import ranking
 from jaxnb.compiled.card_comparison import TITLES, format_time
 from jaxnb.display.blocks import Shown
 from jaxnb.display.card import card_of
@@ -101,7 +101,7 @@ def _stacks(variants: Sequence[Variant], column: Column) -> dict[str, list[float
     for variant in variants:
         report = variant.report
         if column == "bytes" and report is not None:
-            totals = collectives.totals(report.collectives)
+            totals = report.totals
             parts.append({", ".join(t.axes) or "no axis": t.bytes for t in totals})
         elif column == "memory" and report is not None and report.memory is not None:
             memory = report.memory

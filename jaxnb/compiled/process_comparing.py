@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
 from jaxnb.arrays.process_describe import mesh_and_spec
-from jaxnb.compiled import collectives, process_variants, ranking
+from jaxnb.compiled import process_variants, ranking
 from jaxnb.compiled.process_compiled import described, equations, report_of
 from jaxnb.compiled.process_variants import Given
 from jaxnb.errors import JaxnbError, UsageError
@@ -347,7 +347,7 @@ def _together(made: _Made, *, will_run: bool) -> model.Variant:
         return replace(row, report=None, failure=failed)
     if row.report is None:  # this process has no device of the mesh
         return replace(row, failure=None, compile_seconds=seconds)
-    totals = collectives.totals(row.report.collectives)
+    totals = row.report.totals
     return replace(
         row,
         bytes=sum(total.bytes for total in totals),

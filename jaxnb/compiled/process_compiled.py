@@ -361,7 +361,7 @@ def _report(compiled: Any, meshes: list[MeshInfo]) -> model.CompiledReport:
         has_loops=any(tables.has_loops(program) for program in programs),
         fingerprint=jax_programs.fingerprint(compiled),
         devices=tuple(devices),
-        processes=tuple(owners.get(device, 0) for device in devices),
+        processes=tuple(owners.get(each, 0) for each in devices) if jax.process_count() > 1 else (),
     )
 
 

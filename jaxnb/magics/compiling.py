@@ -35,10 +35,25 @@ def collectives_parser(magic: str) -> MagicParser:
         option("--devices", type=int, metavar="N",
                help="plan for this many devices, in a process of its own"),
         flag("--show", help="draw each collective step by step, and the bytes between devices"),
-        usage="%%spmd_collectives [--devices N] [--show] CALL",
+        option("--flops", type=float, metavar="F",
+               help="FLOPs of a device in a second: how long a call takes at least"),
+        option("--bandwidth", type=_speeds, default={}, metavar="AXIS=B,…",
+               help="bytes that a device sends along an axis in a second, with --flops"),
+        usage="%%spmd_collectives [options] CALL",
         epilog="CALL is an expression such as step(state, batch); jax.ShapeDtypeStruct will do for "
         "arguments. With --devices as a cell magic: lines that make mesh and arguments, then CALL.",
     )  # fmt: skip
+
+
+def _speeds(text: str) -> dict[str, float]:
+    """Reads ``x=9e10,y=4.5e10``."""
+    pairs = [each.partition("=") for each in text.split(",")]
+    try:
+        return {name.strip(): float(value) for name, _, value in pairs}
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not AXIS=B,…, as in x=9e10,y=4.5e10"
+        ) from None
 
 
 _EXAMPLE = "`data = P('data'), P()`"
@@ -96,6 +111,8 @@ class CompilingMagics(SessionMagics):
         asked = parser.asked(self.shell.var_expand(options))
         if asked is None:
             return
+        if asked.bandwidth and asked.flops is None:
+            parser.error("--bandwidth goes with --flops")
         if cell is not None and rest.strip():
             raise UsageError(
                 f"`{rest.strip()}` stands behind `{magic}`, where only options do: put the call on "
@@ -116,6 +133,8 @@ class CompilingMagics(SessionMagics):
         display(found)
         if asked.show:
             display(found.picture())
+        if asked.flops is not None:
+            display(found.roofline(asked.flops, asked.bandwidth))
 
     @line_cell_magic
     def spmd_compare(self, line: str, cell: str | None = None) -> None:

@@ -180,7 +180,7 @@ class CompiledReport:
             float32: its collectives send up to twice of what they do on a GPU.
         fingerprint: Equal for equal programs.
         devices: Its devices, as ``Device.id``.
-        processes: The process of each of them.
+        processes: The process of each of them; empty if there is one only.
     """
 
     name: str
@@ -196,6 +196,23 @@ class CompiledReport:
     fingerprint: str = ""
     devices: tuple[int, ...] = ()
     processes: tuple[int, ...] = ()
+
+    @property
+    def totals(self) -> tuple[AxisTotal, ...]:
+        """What the collectives move by the axes that they go along, the most first."""
+        sums: dict[tuple[str, ...], AxisTotal] = {}
+        for each in self.collectives:
+            before = sums.get(each.axes, AxisTotal(each.axes, 0, 0, 0))
+            count = 1 if each.count is None else each.count
+            sums[each.axes] = AxisTotal(
+                each.axes,
+                before.bytes + each.bytes * count,
+                before.scatter_bytes + each.scatter_bytes * count,
+                before.count + count,
+                before.at_least or each.count is None,
+                before.at_most or each.at_most,
+            )
+        return tuple(sorted(sums.values(), key=lambda total: -total.bytes))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pytest
 from jaxnb.compat.xla import Program, arrays, dtype_name, read_program
 from jaxnb.compiled import collectives
 from jaxnb.model.arrays import MeshInfo
+from jaxnb.model.compiled import CompiledReport
 from support.programs import GPU_TEXT
 
 ADD = """
@@ -111,7 +112,7 @@ def test_async_pairs_combined_ones_and_loops_of_a_gpu_program() -> None:
     ]
     assert all(each.asynchronous and each.axes == ("data",) for each in found)
     assert [str(each.source) for each in found[:2]] == ["train.py:12", "train.py:14"]
-    (total,) = collectives.totals(found)
+    (total,) = CompiledReport("f", "gpu", 8, (), found).totals
     assert (total.axes, total.count) == (("data",), 10)
     assert total.bytes == sum(each.bytes * (each.count or 0) for each in found)
 
