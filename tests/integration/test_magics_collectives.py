@@ -95,6 +95,10 @@ def test_a_line(nb: Notebook) -> None:
     again = nb.good("spmd.collectives('jnp.sum(x)')")
     assert again.text.startswith("jit(sum) · 4 devices · mesh x 4 · 1 collective")
     assert "<b>jit(sum)</b>" in again.html
+    shown = nb.good("%spmd_collectives jnp.sum(x) --show --flops 1e12 --bandwidth x=1e9")
+    for said in ("all-reduce over x", "step 1", "from each device (row)", "bound by"):
+        assert said in shown.text
+    assert "--bandwidth goes with" in nb.bad("%spmd_collectives jnp.sum(x) --bandwidth x=1e9")
     lines = "%%spmd_collectives\njnp.sum(\n    x, axis=0\n)"
     assert "all-reduce  x         4  f32[8]" in nb.good(lines).text
 
@@ -106,7 +110,7 @@ def test_errors_show_the_lines_of_the_notebook(nb: Notebook) -> None:
     assert nb.bad("%spmd_collectives mlp").startswith("`mlp` is not a call.")
     assert "unknown option '--device'" in nb.bad("%spmd_collectives --device 3 mlp(1)")
     assert "stands behind `%%spmd_collectives`" in nb.bad("%%spmd_collectives mlp(x)\nmlp(x)")
-    assert "usage: %spmd_collectives [--devices N] CALL" in nb.good("%spmd_collectives -h").text
+    assert "usage: %spmd_collectives [options] CALL" in nb.good("%spmd_collectives -h").text
 
 
 def test_comparing_shardings(nb: Notebook) -> None:
