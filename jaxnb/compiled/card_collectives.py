@@ -22,7 +22,7 @@ _COLUMNS = (
     Column("group", ">"),
     Column("result", least=12),
     Column("sends", ">"),
-    Column(align=">", short="scattered", optional=True),
+    Column(align=">", short="scattered", optional=True, wrap=True),
     Column("times", ">"),
     Column("line", least=12),
 )

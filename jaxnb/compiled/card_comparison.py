@@ -106,9 +106,10 @@ def _table(report: model.ComparisonReport, *, with_meshes: bool) -> Table:
         Column("mesh", only="html", optional=True),
         *(Column(title, ">") for title, _ in TITLES.values()),
         Column(),
-        Column("sends, as reduce-scatter", short="scattered", optional=True),
+        Column("sends as reduce-scatter", short="scattered", optional=True, wrap=True),
         Column("collectives of one call", only="html"),
     ]
+    scatters = any(map(_scatters, report.variants))
     best = {column: ranking.marked(report.variants, column) for column in TITLES}
     rows: list[Row] = []
     for place, variant in enumerate(report.variants):
@@ -118,7 +119,7 @@ def _table(report: model.ComparisonReport, *, with_meshes: bool) -> Table:
             variant.mesh.label if variant.mesh and with_meshes else "",
             *(_cell(variant, column, best[column][place]) for column in TITLES),
             Cell(_spread(variant), "dim"),
-            _scattered(variant),
+            format_bytes(variant.scatter_bytes) if scatters and variant.report else "",
             "\n".join(_details(variant)) or none,
         ])  # fmt: skip
     return Table(columns, rows)
@@ -139,10 +140,8 @@ def _cell(variant: model.Variant, column: model.Column, is_best: bool) -> Cell:
     return Cell(f"{text} ★", "bold", short=f"*{text}", title="best of this column")
 
 
-def _scattered(variant: model.Variant) -> str:
-    if variant.scatter_bytes is None or variant.scatter_bytes == variant.bytes:
-        return ""
-    return format_bytes(variant.scatter_bytes)
+def _scatters(variant: model.Variant) -> bool:
+    return variant.scatter_bytes not in (None, variant.bytes)
 
 
 def _spread(variant: model.Variant) -> str:
@@ -249,7 +248,7 @@ def _notes(report: model.ComparisonReport) -> list[str]:
         notes.append(f"Nothing was run: {report.not_run}.")
     if any(each.collectives for each in compiled):
         notes.append(_SENDS)
-    if any(map(_scattered, report.variants)):
+    if any(map(_scatters, report.variants)):
         notes.append(_SCATTERED)
     if compiled:
         notes.append(_MEMORY)
