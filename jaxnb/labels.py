@@ -15,7 +15,7 @@ MAGICS = (
     "spmd",
     *(f"spmd_{name}" for name in (
         "start", "stop", "restart", "recover", "interrupt", "status", "pull", "push", "layout",
-        "collectives", "compare", "timeline", "history", "stats", "save", "load", "auto",
+        "collectives", "compare", "profile", "timeline", "history", "stats", "save", "load", "auto",
         "debug", "help")),
 )  # fmt: skip
 """The names of all magics. A process, which has none of them, sends their users to the notebook."""

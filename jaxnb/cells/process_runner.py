@@ -86,6 +86,7 @@ class Runner:
         self._began = 0.0
         self._raised_at: float | None = None
         self._raised: BaseException | None = None
+        self._cell: CellHere | None = None
         self._code_name = ""
         self._install_hooks()
         ORIGINS.variables = lambda times: Names(MAX_NAMED).walk(
@@ -131,7 +132,7 @@ class Runner:
         shell.displayhook.take()
         shell.execution_count = request.cell
         self._began = time.monotonic()
-        cell = CellHere(request, self._code_name, shell.user_ns, self._began)
+        cell = self._cell = CellHere(request, self._code_name, shell.user_ns, self._began)
         process_features.begin(cell)
         self._recorder.begin(request, self._code_name)
         calls: list[float] = []
@@ -220,6 +221,8 @@ class Runner:
         self._raised_at = time.monotonic()
         name, line = type(error).__name__, _line_in_cell(error, self._code_name)
         self._recorder.lockstep.end(ProcessError(name, "", "", "", line=line).ending)
+        if self._cell is not None:
+            process_features.left(self._cell)
 
     def _ending(self) -> str:
         return "had finished" if self._error is None else self._error.ending

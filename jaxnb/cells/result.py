@@ -193,6 +193,7 @@ class CellResult:
             are not, as far as is known.
         is_called: It is code that the cell of this number, in the notebook, gave to
             :meth:`Session.run`: its lines are not that cell's.
+        profile: The folder with the profiles of its processes; empty if there is none.
     """
 
     cell: int
@@ -212,6 +213,7 @@ class CellResult:
     cause: Cause | Literal[""] = ""
     suspect: str = ""
     is_called: bool = False
+    profile: str = ""
 
     def __repr__(self) -> str:
         outcome = f"errors on {sorted(self.errors)}" if self.errors else self.agreement.value

@@ -175,7 +175,8 @@ def parsed(
 
 @cache  # to make it takes as long as to show an empty cell
 def cell_parser(magic: str) -> MagicParser:
-    """Returns the parser of ``%%spmd`` and ``%spmd``."""
+    """Returns the parser of ``%%spmd``, ``%spmd`` and ``%%spmd_profile``."""
+    folder = "profile" if magic == "%%spmd_profile" else "--profile"
     return MagicParser(
         magic, "Runs code on every process.",
         option("--ranks", type=ranks, metavar="0,2-3", help="run on these processes only"),
@@ -193,10 +194,12 @@ def cell_parser(magic: str) -> MagicParser:
         flag("--time",
              help="run it again for about a second (3 to 1000 times), and show the times"),
         option("--repeats", type=int, metavar="N", help="time N calls after the first"),
+        option(folder, default="", metavar="DIR", help="run jax.profiler around it"),
     )  # fmt: skip
 
 
 PARSERS["spmd"] = partial(cell_parser, "%spmd")
+PARSERS["spmd_profile"] = partial(cell_parser, "%%spmd_profile")
 
 
 def split_options(line: str, parser: MagicParser) -> tuple[str, str]:

@@ -231,6 +231,15 @@ class SpmdMagics(SessionMagics):
         asked = cell_parser("%%spmd").asked(line)
         return None if asked is None else self._run(asked, cell, first_line=1 if sent else 2)
 
+    @cell_magic("spmd_profile")  # type: ignore[arg-type]
+    def spmd_profile(self, line: str, cell: str) -> BackgroundCell | None:
+        """Runs the cell on every process, with `jax.profiler` around it. Takes what `%%spmd` takes.
+
+        `%%spmd_profile DIR` puts the files of all processes into DIR.
+        """
+        asked = cell_parser("%%spmd_profile").asked(line)
+        return None if asked is None else self._run(asked, cell, first_line=2)
+
     # Braces are the line's own, of an f-string or a dict: IPython would put the notebook's in.
     @no_var_expand
     @line_magic("spmd")  # type: ignore[arg-type]
@@ -269,6 +278,7 @@ class SpmdMagics(SessionMagics):
             "outputs": asked.outputs,
             "time": asked.time or asked.repeats is not None,
             "repeats": asked.repeats,
+            "profile": asked.profile,
         }
         if asked.background:
             return self._run_in_background(session, code, settings, asked)

@@ -196,6 +196,7 @@ class CellRequest:
         check_nans: Look for the first NaN in what it computes, or NaN and Inf.
         script: What is run in the place of ``code``. All that it writes is handed on, and nothing
             of that is kept.
+        profile: The user's folder for profiles, if ``jax.profiler`` is to run around it.
     """
 
     cell: int
@@ -211,6 +212,7 @@ class CellRequest:
     serial: int = 0
     check_nans: CheckNans = False
     script: Script | None = None
+    profile: str = ""
 
 
 @dataclass(frozen=True)

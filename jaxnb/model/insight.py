@@ -13,6 +13,22 @@ CheckNans = Literal[False, True, "inf"]
 
 
 @dataclass(frozen=True)
+class Profile:
+    """What ``jax.profiler`` recorded in a cell on one process.
+
+    Attributes:
+        xplane: The file that XProf reads.
+        events: The same as events of Chrome's trace format: JSON with commas between, compressed
+            by zlib.
+        trouble: Why there is nothing.
+    """
+
+    xplane: bytes = field(default=b"", repr=False)
+    events: bytes = field(default=b"", repr=False)
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
 class NanPlace:
     """An array with NaN or Inf in it.
 

@@ -48,6 +48,10 @@ LEAVES_SECONDS = 10.0
 """Processes that are formatting their errors have this long to end the cell by themselves: code of
 the user's that formats may never return."""
 
+PROFILE_SECONDS = 60.0
+"""The same in a cell that is profiled: to end the profile takes about a second for each million
+calls, in which JAX keeps Python from running."""
+
 INTERRUPT_GAP_SECONDS = 1.0
 """Minimum time between two SIGINTs: a second one could interrupt IPython while it formats the
 traceback of the first."""
@@ -242,6 +246,8 @@ class Supervisor:
         caught = are_known and all(has_caught_interrupt(each, CAUGHT_SECONDS) for each in those)
         are_in_jax = are_known and all(map(is_in_jax, those))
         grace = IN_JAX_SECONDS if are_in_jax and not caught else INTERRUPT_GRACE_SECONDS
+        if self._running.request.profile and not any(each.in_cell for each in those):
+            grace = PROFILE_SECONDS
         if now - since <= grace and not (caught and self._asks):
             return True
         asks = self._told = self._asks

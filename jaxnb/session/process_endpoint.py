@@ -45,6 +45,7 @@ from jaxnb.model.dispatches import Argument, DigestedArray, Processes, ProgramLi
 from jaxnb.model.group import StackEntry, Whereabouts
 from jaxnb.pitfalls.process_pitfalls import NanWatch, Pitfalls
 from jaxnb.profile.process_cell_memory import MemoryOfCells
+from jaxnb.profile.process_profiler import Profiler
 from jaxnb.profile.process_stats import Statistics, looking, quickly_back
 from jaxnb.profile.process_timekeeper import Timekeeper
 from jaxnb.recovery import hooks
@@ -237,7 +238,8 @@ class Responder:
         recorder = Recorder(index, lockstep, nans, Replicas(index))
         timekeeper = Timekeeper(recorder)
         recorder.agreement.waited = timekeeper.waited
-        features = Paging(shell, index), Debugging()
+        # The profiler is last: it records nothing of the others as a cell begins.
+        features = Paging(shell, index), Debugging(), Profiler(identity.socket_folder)
         process_features.register(
             [MemoryOfCells(), timekeeper, AmbientMesh(), Pitfalls(), Rounds(), nans, *features]
         )

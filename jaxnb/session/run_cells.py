@@ -28,6 +28,7 @@ from jaxnb.lockstep.settings import KnownSettings
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.dispatches import Difference
 from jaxnb.model.scripts import in_notebook
+from jaxnb.profile.profiles import ProfiledCell
 from jaxnb.recovery.carrier import Carrier
 from jaxnb.recovery.messages import Recovered
 from jaxnb.recovery.recovering import Recovery, recovered_text, wait_for_cells
@@ -236,9 +237,12 @@ class Cells:
             self._require_checks(request.check, sink)
             began = datetime.now()
             request = replace(request, cell=self.next_cell() if cell is None else cell)
-            ran = self._run(request, sink, outputs, interrupted, timeout)
+            profiled = ProfiledCell(request.profile, request.cell) if request.profile else None
+            ran = self._run(request, sink, outputs, interrupted, timeout, profiled)
             died = self._died(ran)
             result = self._ended(ran, has_died=bool(died))
+            if profiled is not None:
+                result = replace(result, profile=str(profiled.folder))
             if cell is None and self.is_in_notebook:
                 result = replace(result, is_called=True)
         error = ran.running.abandoned or error_of(
@@ -268,6 +272,7 @@ class Cells:
         outputs: Outputs,
         interrupted: threading.Event,
         timeout: float | None,
+        profiled: ProfiledCell | None,
     ) -> Ran:
         """Has processes run a cell; the group is in step then, if that is possible."""
         self._work.cells_run += not request.aside
@@ -285,6 +290,8 @@ class Cells:
             was_interrupted=supervisor.interrupted,
             is_apart=apart is not None or bool(computed),
         )
+        if profiled is not None and running.abandoned is None:
+            running.notice(self._profiles(running, profiled))
         is_alike = not (supervisor.interrupted or self._life.deaths or collected.errors)
         tell_names = partial(unequal_names_text, request.cell, has_ended_alike=is_alike)
         if apart is not None and not supervisor.told_apart:
@@ -298,6 +305,15 @@ class Cells:
         elif found.unequal_names:
             running.notice(tell_names(found.unequal_names))
         return Ran(running, generation, starts, collected, found, supervisor, computed)
+
+    def _profiles(self, running: RunningCell, profiled: ProfiledCell) -> str:
+        """Takes the profiles of a cell from its processes; returns what became of them."""
+        channel = self._work.channel = self._reach.open_channel(running.interrupted)
+        try:
+            return profiled.save(running.processes, self._life.reports, channel)
+        finally:
+            self._work.channel = None
+            channel.end()
 
     def _require_computed(self) -> None:
         """Has a group count as ready again that was not because of a computation which has ended.
@@ -455,5 +471,6 @@ class Cells:
         if not ran.collected.request.aside:
             self._work.last_cell = result.cell
             self._work.last_failed = result if result.errors else self._work.last_failed
-        self.records.replayable.note(replace(ran.collected.request, calls=0), result)
+        again = replace(ran.collected.request, calls=0, profile="")
+        self.records.replayable.note(again, result)
         return result

@@ -226,11 +226,11 @@ class Session(Transfers):
         time: bool = False,
         repeats: int | None = None,
         script: Script | None = None,
+        profile: str = "",
     ) -> CellResult:
         """Runs code on every process, as IPython would run a cell.
 
-        Blocks until every process has finished. SIGINT in the main thread is passed on to the
-        processes. Cells run in the order of the calls, one at a time.
+        Blocks until all have finished. SIGINT in the main thread is passed on. One runs at a time.
 
         Args:
             code: The cell: Python, magics, ``!`` commands, top-level ``await``.
@@ -245,10 +245,10 @@ class Session(Transfers):
             outputs: ``"merged"``, ``"all"`` or ``"first"``: what the sink gets of equal lines.
             interrupted: Interrupts this run once it is set; it is cleared as processes are told.
             aside: What is shown in place of the code, an expression that is noted nowhere.
-            time: Run it, then again for about a second, and time each call: ``result.timing``. It
-                ends when the arrays of the last expression, and of what the cell binds, are there.
+            time: Run it for about a second, and time each call with what it computes.
             repeats: How many calls after the first there are to be, if it is timed.
             script: Run in the place of the code, as ``jaxnb run`` does.
+            profile: Where the files of ``jax.profiler`` go, if it is to run: ``result.profile``.
 
         Raises:
             CellError: A process raised (its ``result`` has everything).
@@ -269,6 +269,7 @@ class Session(Transfers):
             check_nans=one_of_nans(check_nans),
             calls=calls_of(repeats) if time else 0,
             script=script,
+            profile=profile,
         )
         return self._cells.run(
             request, sink or StderrNotices(), cell, outputs, timeout, interrupted, raise_on_error
@@ -290,9 +291,8 @@ class Session(Transfers):
     ) -> Comparison:
         """Compiles and times a call under several shardings, on all processes.
 
-        As :func:`jaxnb.compare`, of names that live on the processes: the call, the specs and the
-        mesh are expressions in text. It can be interrupted, and leaves nothing behind there. With
-        ``devices`` it is compiled for that many in a scratch process, as for :meth:`collectives`.
+        As :func:`jaxnb.compare`, of names on the processes: call, specs and mesh are text. Leaves
+        nothing behind there. With ``devices`` it is planned for so many, as :meth:`collectives`.
 
         Args:
             call: The call, as an expression: ``"step(state, batch)"``.

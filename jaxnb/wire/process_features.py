@@ -49,6 +49,9 @@ class Feature:
     def begin(self, cell: CellHere) -> None:
         """A cell begins."""
 
+    def left(self, cell: CellHere) -> None:
+        """Its code has raised something, which is formatted next; that may take long."""
+
     def over(self, cell: CellHere) -> None:
         """Its code has ended; its value, which may compute something, is described next."""
 
@@ -64,6 +67,11 @@ REGISTERED: list[Feature] = []
 def begin(cell: CellHere) -> None:
     """Tells all that a cell begins."""
     _have(cell, lambda feature: feature.begin(cell))
+
+
+def left(cell: CellHere) -> None:
+    """Tells all that its code has raised something."""
+    _have(cell, lambda feature: feature.left(cell))
 
 
 def over(cell: CellHere) -> None:

@@ -16,6 +16,7 @@ FIELDS = {
     "NanWatch": "",
     "Paging": "",
     "Debugging": "",
+    "Profiler": "",
 }
 
 
