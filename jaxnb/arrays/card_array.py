@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -18,7 +19,15 @@ from jaxnb.arrays.pictures import array_grid, mesh_grid, preview_text, sizes_blo
 from jaxnb.display.blocks import Beside, Block, Column, Facts, Note, Pre, Row, Table
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import middle
-from jaxnb.labels import APART, format_bytes, format_count, paths_label, plural, processes_label
+from jaxnb.labels import (
+    APART,
+    format_bytes,
+    format_count,
+    one_line,
+    paths_label,
+    plural,
+    processes_label,
+)
 from jaxnb.lockstep.provenance import OF_PARTS, origin_text
 from jaxnb.model.arrays import MAX_DIGEST_BYTES, ArrayInfo, MeshInfo
 from jaxnb.model.dispatches import Argument
@@ -190,13 +199,17 @@ def replicas_differ_card(array: ArrayInfo) -> Card:
 
 _MAKE_ANEW = "run the cell again that made what is lost, or load a checkpoint"
 _MAX_ROWS = 100
+_MOST_APART = 24
+"""With more arrays, those are in one row that differ in the numbers in their paths only."""
+
 _MAX_MESHES = 8
 _LONGEST = 200
 """Characters of a cell of the HTML table; its tooltip has no more."""
 
 
 _COLUMNS = (
-    Column("path", least=10),
+    Column("path", least=18),
+    Column("n", ">", optional=True),
     Column("type", least=10),
     Column("spec", least=8),
     Column("mesh", least=2, optional=True),
@@ -248,11 +261,9 @@ def _table_card(
     entries: Sequence[tuple[str, ArrayInfo]], rest: Sequence[str], again: Collection[int]
 ) -> Card:
     meshes = _meshes(entries)
-    rows = [
-        _row(path, array, meshes, is_again=k in again)
-        for k, (path, array) in enumerate(entries[:_MAX_ROWS])
-    ]
-    more = len(entries) - len(rows)
+    groups = _grouped(entries, meshes, again)
+    rows = [_row(*group, meshes) for group in groups[:_MAX_ROWS]]
+    more = sum(len(paths) for paths, *_ in groups[_MAX_ROWS:])
     heading = plural(len(entries) - len(again), "array")
     if again:
         heading += f" at {plural(len(entries), 'place')}"
@@ -279,24 +290,62 @@ def _meshes(entries: Sequence[tuple[str, ArrayInfo]]) -> dict[MeshInfo, str]:
     return {mesh: chr(ord("A") + i) if i < 26 else f"{i + 1}" for i, mesh in enumerate(found)}
 
 
-def _row(path: str, array: ArrayInfo, meshes: Mapping[MeshInfo, str], *, is_again: bool) -> Row:
-    sizes = sorted(set(bytes_per_device(array).values()))
+_Group = tuple[list[str], ArrayInfo, bool]
+"""The paths of arrays that look the same in the table, one of these, and whether it is above."""
+
+
+def _grouped(
+    entries: Sequence[tuple[str, ArrayInfo]],
+    meshes: Mapping[MeshInfo, str],
+    again: Collection[int],
+) -> list[_Group]:
+    """Returns what has a row of its own: of many arrays, those that are alike have one."""
+    groups: dict[object, _Group] = {}
+    for k, (path, array) in enumerate(entries):
+        group: _Group = ([path], array, k in again)
+        key: object = k
+        if len(entries) > _MOST_APART:
+            key = (_NUMBERS.sub("*", path), *_row(*group, meshes)[2:])
+        groups.setdefault(key, ([], *group[1:]))[0].append(path)
+    return [*groups.values()]
+
+
+_NUMBERS = re.compile(r"\d+")
+_KEYS = re.compile(r"\['([^']*)'\]|\[(\*|\d+)\]")
+
+
+def _pattern(paths: Sequence[str]) -> str:
+    """Returns what paths have in common: `layers.*.w`, with a star for each number that differs."""
+    if len(paths) == 1:
+        return paths[0]
+    numbers = zip(*map(_NUMBERS.findall, paths), strict=True)
+    stars = iter([found[0] if len(set(found)) == 1 else "*" for found in numbers])
+    text = _NUMBERS.sub(lambda _: next(stars), paths[0])
+    return _KEYS.sub(lambda found: f".{found[1] or found[2]}", text).lstrip(".")
+
+
+def _row(
+    paths: Sequence[str], array: ArrayInfo, is_again: bool, meshes: Mapping[MeshInfo, str]
+) -> Row:
+    count = len(paths)
+    sizes = sorted({size * count for size in bytes_per_device(array).values()})
     each = " to ".join(format_bytes(size) for size in (sizes[:1] + sizes[1:][-1:]))
     spec = array.spec if array.spec is not None else array.sharding.partition("(")[0]
     several = len(meshes) > 1 and array.mesh is not None
     return [
-        middle(path, _LONGEST) or "(itself)",
+        middle(_pattern(paths), _LONGEST) or "(itself)",
+        str(count) if count > 1 else "",
         middle(array_type(array), _LONGEST),
         middle(spec, _LONGEST),
         meshes[array.mesh] if several and array.mesh is not None else "",
-        "–" if array.deleted else format_bytes(total_bytes(array) * copies_of(array)),
+        "–" if array.deleted else format_bytes(total_bytes(array) * copies_of(array) * count),
         "–" if array.deleted else each or "–",
         ", ".join(filter(None, [_note(array), "as above" if is_again else ""])),
     ]
 
 
 def _note(array: ArrayInfo) -> str:
-    notes = []
+    notes = [] if array.shape else [f"= {one_line(text, 24)}" for _, text in array.corner]
     if array.deleted:
         notes.append("deleted")
     if array.fully_addressable:

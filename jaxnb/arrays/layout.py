@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from jaxnb.arrays.blocks import Block, blocks, bytes_per_device
+from jaxnb.arrays.blocks import Block, blocks, bytes_per_device, each_its_own, merged, placing
 from jaxnb.errors import UsageError
-from jaxnb.model.arrays import ArrayInfo, MeshInfo, ShardInfo
+from jaxnb.lockstep.provenance import apart_text
+from jaxnb.model.arrays import ArrayInfo, LayoutReply, MeshInfo, ShardInfo
 
 if TYPE_CHECKING:
     from jaxnb.display.card import Card
@@ -82,7 +83,8 @@ class ArrayLayout:
         """Device id to the bytes that it holds, of all arrays; each array counts once."""
         total: dict[int, int] = {}
         for k, (_, array) in enumerate(self.entries):
-            for device, nbytes in bytes_per_device(array).items() if k not in self.again else ():
+            counts = k not in self.again and not array.deleted
+            for device, nbytes in bytes_per_device(array).items() if counts else ():
                 total[device] = total.get(device, 0) + nbytes
         return total
 
@@ -96,3 +98,65 @@ class ArrayLayout:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return self._card()._repr_mimebundle_()
+
+
+def joined(
+    replies: Sequence[LayoutReply], dead: frozenset[int] = frozenset()
+) -> ArrayLayout | None:
+    """Returns what processes say of one value; None if it has other arrays on other processes.
+
+    Args:
+        replies: What they say.
+        dead: The processes that are dead.
+    """
+    paths = [[text for text, _ in reply.entries] for reply in replies]
+    if any(p != paths[0] for p in paths) or _are_placed_apart(replies):
+        return None
+    entries = tuple(
+        (text, _merged({reply.process_index: reply.entries[k][1] for reply in replies}, dead))
+        for k, text in enumerate(paths[0])
+    )
+    lost = dict.fromkeys(text for reply in replies for text in reply.lost)
+    again = frozenset.intersection(*(frozenset(reply.again) for reply in replies))
+    return ArrayLayout(entries, replies[0].others, tuple(lost), again)
+
+
+def _are_placed_apart(replies: Sequence[LayoutReply]) -> bool:
+    """Whether an array of these replies is neither one of all processes nor one of each."""
+    each = [[array for _, array in row] for row in zip(*(r.entries for r in replies), strict=True)]
+    return any(
+        (len(set(map(placing, arrays))) > 1 and not all(a.fully_addressable for a in arrays))
+        or len({(array.shape, array.dtype) for array in arrays}) > 1
+        for arrays in each
+    )
+
+
+def can_be_pulled(replies: Sequence[LayoutReply]) -> bool:
+    """Whether each process's arrays are whole on processes that say the same of them."""
+    same = {
+        reply.process_index: tuple((a.dtype, placing(a)) for _, a in reply.entries)
+        for reply in replies
+    }
+    return all(
+        same.get(shard.process_index) == same[reply.process_index]
+        for reply in replies
+        for _, array in reply.entries
+        for shard in array.shards
+    )
+
+
+def _merged(arrays: Mapping[int, ArrayInfo], dead: frozenset[int]) -> ArrayInfo:
+    """Returns all processes' descriptions of one array as one; says if it is not one array."""
+    described = list(arrays.values())
+    deleted = {i for i, array in arrays.items() if array.deleted}
+    if len(described) > 1 and all(array.fully_addressable for array in described):
+        own = each_its_own([array for array in described if not array.deleted] or described)
+        return own if own.deleted else replace(own, gone=tuple(sorted(deleted)))
+    gone = deleted | dead
+    gone &= {shard.process_index for shard in described[0].shards}
+    found = merged([array for array in described if not array.deleted] or described)
+    if not found.deleted:
+        found = replace(found, gone=tuple(sorted(gone)))
+    if found.suspect or found.fully_replicated or found.fully_addressable:
+        return found
+    return replace(found, suspect=apart_text({i: each.source for i, each in arrays.items()}))

@@ -22,6 +22,7 @@ from jaxnb.compat.jax_arrays import array_of_ref_now, data_of
 from jaxnb.errors import JaxnbError
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.arrays import (
+    ArrayInfo,
     Chunk,
     Exposed,
     ExposeRequest,
@@ -199,13 +200,18 @@ def _flat(name: str, value: Any) -> list[tuple[Any, Any]]:
         ) from error
 
 
-def layout(process: ThisProcess, name: str) -> LayoutReply | NotFound:
-    """Returns how the arrays of a value lie over processes and devices.
+def layouts(process: ThisProcess, names: Sequence[str]) -> list[LayoutReply | NotFound]:
+    """Returns for each name how the arrays of its value lie over processes and devices.
 
     Args:
         process: This process.
-        name: The value's name, with attributes and subscripts.
+        names: Names, with attributes and subscripts. An array of several counts for the first.
     """
+    seen: dict[int, Any] = {}
+    return [_layout(process, name, seen) for name in names]
+
+
+def _layout(process: ThisProcess, name: str, seen: dict[int, Any]) -> LayoutReply | NotFound:
     try:
         path = parse_path(name)
         value, subscripts = find(path, process.shell.user_ns)
@@ -215,21 +221,47 @@ def layout(process: ThisProcess, name: str) -> LayoutReply | NotFound:
                 f"has `{path.text}` only as a slice, which has no layout of its own: lay out "
                 f"`{whole}`"
             )
-        flat = _flat(path.text, value)
+        return layout_of_value(process.index, name, value, seen)
     except NotFoundError as error:
         return _not_found(process, error)
+
+
+def layout_of_value(
+    index: int,
+    name: str,
+    value: Any,
+    seen: dict[int, Any],
+    known: Mapping[int, ArrayInfo] | None = None,
+) -> LayoutReply:
+    """Returns how the arrays of a value lie over processes and devices.
+
+    Args:
+        index: This process.
+        name: What the paths of its arrays begin with.
+        value: It.
+        seen: The id of each array that was laid out before, and the array; it gets these.
+        known: The id of arrays, and their descriptions, of a value whose bytes were compared.
+
+    Raises:
+        NotFoundError: JAX cannot take it apart.
+    """
     held = []
-    for keys, leaf in flat:
+    for keys, leaf in _flat(name, value):
         text, array = name + jax.tree_util.keystr(keys), array_of_ref_now(leaf)
         held.append((text, leaf) if array is None else (f"{text}[...]", array))
     arrays = [(text, leaf) for text, leaf in held if isinstance(leaf, jax.Array)]
-    single = len(held) == 1
-    entries = tuple((text, process_describe.describe(leaf, corner=single)) for text, leaf in arrays)
+    entries, describe = [], process_describe.describe
+    for text, leaf in arrays:
+        corner = len(held) == 1 or not leaf.shape
+        info = (known or {}).get(id(leaf))
+        entries.append((text, info or describe(leaf, digests=known is None, corner=corner)))
     lost = tuple(text for text, leaf in held if isinstance(leaf, LostArray))
-    first = {id(leaf): k for k, (_, leaf) in reversed(list(enumerate(arrays)))}
-    again = tuple(k for k, (_, leaf) in enumerate(arrays) if first[id(leaf)] != k)
+    again = []
+    for k, (_, leaf) in enumerate(arrays):
+        again += [k] if id(leaf) in seen else []
+        seen[id(leaf)] = leaf
     others = len(held) - len(arrays) - len(lost)
-    return LayoutReply(process.index, entries, others, lost, again)
+    return LayoutReply(index, tuple(entries), others, lost, tuple(again))
 
 
 def _nothing() -> None:

@@ -14,6 +14,7 @@ from jaxnb.arrays.card_array import (
     array_type,
     replicas_differ_card,
 )
+from jaxnb.arrays.layout import ArrayLayout, joined
 from jaxnb.arrays.pictures import preview_text
 from jaxnb.cells.result import Agreement, CellResult, ProcessResult
 from jaxnb.display.blocks import Either, Facts, Fold, Note, Shown
@@ -72,7 +73,21 @@ def _same_card(result: CellResult, array: ArrayInfo | None) -> Card:
         facts.append(info.digest_note)
     facts = [fact for fact in facts if fact]
     value = Shown(replace(view, text=view.text or f"<{info.type_name}>"))
-    return stacked([card_of(value, Facts(facts, look="small", before="— ")), picture])
+    note = Facts(facts, look="small", before="— ")
+    table = _table(result)
+    if table is None or is_rich(info.mimebundle):
+        return stacked([card_of(value, note), picture])
+    # What is no array is in the value's own text only.
+    shown = [card_of(value)] if table.others else []
+    return stacked([*shown, table._card(), card_of(note)])
+
+
+def _table(result: CellResult) -> ArrayLayout | None:
+    """Returns how the arrays of a pytree lie: JAX prints no values of those that are spread."""
+    infos = [each.value_info for each in result.per_process.values()]
+    layouts = [info.layout for info in infos if info is not None and info.layout is not None]
+    found = joined(layouts) if len(layouts) == len(infos) else None
+    return found if found is not None and found.entries else None
 
 
 def _not_run_note(result: CellResult, array: ArrayInfo) -> str:

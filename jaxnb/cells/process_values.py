@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import pickle
@@ -14,6 +15,7 @@ from jaxnb.arrays import process_describe, process_packing
 from jaxnb.arrays.blocks import differing
 from jaxnb.arrays.lost import LostArray
 from jaxnb.arrays.process_canonical import MAX_VISITED, TooManyError, in_one_order
+from jaxnb.arrays.process_pulls import NotFoundError, layout_of_value
 from jaxnb.model.arrays import MAX_DIGEST_BYTES
 from jaxnb.model.cells import ValueInfo
 
@@ -102,6 +104,10 @@ def describe(
     hold(pickler.arrays)
     arrays = tuple(process_describe.describe(array, corner=False) for array in pickler.arrays)
     notes = [LAYOUT_ONLY] if arrays else []
+    layout = None
+    with contextlib.suppress(NotFoundError):  # it is not a pytree
+        known = {id(array): info for array, info in zip(pickler.arrays, arrays, strict=True)}
+        layout = layout_of_value(jax.process_index(), "", value, {}, known) if arrays else None
     digester = None if type(value) is LostArray else _digester(value, writer)
     if pickler.has_lost:
         notes = [LOST if digester is None else LOST_IN_IT]
@@ -122,6 +128,7 @@ def describe(
         digest_note="; ".join(notes),
         has_lost=pickler.has_lost,
         arrays=arrays,
+        layout=layout,
     )
 
 

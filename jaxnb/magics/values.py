@@ -16,7 +16,7 @@ from jaxnb.arrays.regions import parse_path
 from jaxnb.display.card import Card
 from jaxnb.errors import UsageError
 from jaxnb.labels import plural, processes_label
-from jaxnb.magics.arguments import NamesParser, option, parsed, ranks, spec, variable
+from jaxnb.magics.arguments import NamesParser, flag, option, parsed, ranks, spec, variable
 from jaxnb.magics.base import SessionMagics, plain_interrupt
 from jaxnb.magics.sinks import TransferMeter
 from jaxnb.options import suggest
@@ -175,18 +175,6 @@ def chosen(
     return {name: variables[name] for name in names}
 
 
-def only_name(names: list[str]) -> str:
-    """Returns the one name of a line of ``%spmd_layout``.
-
-    Raises:
-        UsageError: There is none, or more than one.
-    """
-    if len(names) != 1:
-        what = "Name an array" if not names else f"Name one array, not {len(names)}"
-        raise UsageError(f"{what}: `%spmd_layout x`.")
-    return names[0]
-
-
 @magics_class
 class ValueMagics(SessionMagics):
     """The magics that move values between the notebook and the processes.
@@ -282,19 +270,31 @@ class ValueMagics(SessionMagics):
 
     @line_magic
     @parsed(
-        "Shows how an array, or a pytree of arrays, is laid out over the devices.",
+        "Shows how arrays, or pytrees of arrays, are laid out over the devices.",
+        flag("--bars", help="show how much of each device's memory each NAME takes"),
+        option("--call", metavar="CALL",
+               help="with --bars: add the temporaries of a call, e.g. 'step(state, batch)'"),
         kind=NamesParser,
-        usage="%%spmd_layout NAME",
+        usage="%%spmd_layout NAME... [--bars [--call CALL]]",
         epilog="NAME may have attributes and subscripts: state.opt['mu'].",
-    )
+    )  # fmt: skip
     def spmd_layout(self, asked: argparse.Namespace) -> None:
         """Shows how an array, or a pytree of arrays, lies over processes and devices.
 
         `--help` lists the options.
         """
-        session, name = self._started(), only_name(asked.names)
+        session, names = self._started(), asked.names
+        if not names:
+            raise UsageError("Name an array: `%spmd_layout x`.")
         with plain_interrupt("Interrupted; nothing was moved."):
-            display(session.layout(name))
+            layouts = session.layouts(*names)
+            if not (asked.bars or asked.call):
+                display(*layouts.values())
+                return
+            from jaxnb.profile import card_bars
+
+            memory = session.collectives(asked.call).memory if asked.call else None
+            display(card_bars.bars_card(layouts, session.stats(brief=True), memory))
 
 
 def _for_ranks(value: Any, ranks: Collection[int] | None) -> Any:

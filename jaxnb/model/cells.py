@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any, Literal
 
-from jaxnb.model.arrays import ArrayInfo
+from jaxnb.model.arrays import ArrayInfo, LayoutReply
 from jaxnb.model.dispatches import Cause, CheckMode, ReplicaTrail, Trail
 from jaxnb.model.group import Settings
 from jaxnb.model.insight import Activity, CheckNans, NanFound, Pitfall
@@ -104,6 +104,7 @@ class ValueInfo:
             the value is not in it.
         arrays: The arrays that the payload leaves on the processes.
         has_lost: It holds arrays that are lost, of which nothing is digested.
+        layout: Of a pytree with arrays that are spread over processes, how all in it lie.
     """
 
     type_name: str
@@ -115,6 +116,7 @@ class ValueInfo:
     digest_note: str = ""
     has_lost: bool = False
     arrays: tuple[ArrayInfo, ...] = ()
+    layout: LayoutReply | None = None
 
 
 NO_ANSWER = "NoAnswer"

@@ -5,11 +5,9 @@ from __future__ import annotations
 import keyword
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from jaxnb.arrays.blocks import each_its_own, merged, placing
-from jaxnb.arrays.layout import ArrayLayout
+from jaxnb.arrays.layout import ArrayLayout, can_be_pulled, joined
 from jaxnb.arrays.moving import Meter, Mover, no_meter, request_for
 from jaxnb.arrays.pulling import Puller
 from jaxnb.arrays.pushing import Pusher
@@ -19,8 +17,8 @@ from jaxnb.assist.completion import Assist
 from jaxnb.compiled.compiling import Collectives, compile_on
 from jaxnb.compiled.planning import plan
 from jaxnb.errors import UsageError
-from jaxnb.lockstep.provenance import apart_text
-from jaxnb.model.arrays import ArrayInfo, LayoutReply
+from jaxnb.model.arrays import LayoutReply
+from jaxnb.model.cells import CallRequest
 from jaxnb.model.group import GroupInfo, ProcessInfo
 from jaxnb.options import process_indices
 from jaxnb.profile.statistics import DeviceStats, device_rows
@@ -35,84 +33,47 @@ _NAME_IT = (
 )
 
 
-def layout_of(reach: Reach, name: str) -> ArrayLayout:
-    """Returns how what a name stands for lies over processes and devices.
+def layouts_of(reach: Reach, names: Sequence[str]) -> dict[str, ArrayLayout]:
+    """Returns how what names stand for lies over processes and devices.
 
     Args:
         reach: Reaches the processes.
-        name: A name on them, with attributes and subscripts.
+        names: Names on them, with attributes and subscripts.
 
     Raises:
         UsageError: There is no such name, or it has other arrays on other processes.
     """
-    path = parse_path(name, _NAME_IT)
-    with reach.channel() as channel:
-        channel.require_living(f"the layout of `{name}` was asked for")
-        request = request_for("pulls.layout", name=path.text)
-        answers = channel.ask_together(dict.fromkeys(channel.able, request), nbytes=1 << 30)
-        channel.require(answers, f"the layout of `{name}` was asked for")
-    if not all(isinstance(answer, LayoutReply) for answer in answers.values()):
-        raise missing_error(path, answers, is_layout=True)
-    replies: list[LayoutReply] = list(answers.values())
-    paths = [[text for text, _ in reply.entries] for reply in replies]
-    if any(p != paths[0] for p in paths) or _are_placed_apart(replies):
-        raise UsageError(
-            f"`{name}` is a different array on different processes, so one picture would be wrong. "
-            + (
-                f"Pull it: `spmd.pull({name!r})` has it by process."
-                if _can_be_pulled(replies)
-                else "They do not fit together: rebind it on all processes in one cell."
-            )
-        )
+    paths = {name: parse_path(name, _NAME_IT) for name in names}
+    request = request_for("pulls.layouts", names=[path.text for path in paths.values()])
+    answers = _layouts(reach, request, ", ".join(f"`{name}`" for name in names))
     dead = frozenset(range(reach.num_processes)) - answers.keys()
-    entries = tuple(
-        (text, _merged({reply.process_index: reply.entries[k][1] for reply in replies}, dead))
-        for k, text in enumerate(paths[0])
-    )
-    lost = dict.fromkeys(text for reply in replies for text in reply.lost)
-    again = frozenset.intersection(*(frozenset(reply.again) for reply in replies))
-    return ArrayLayout(entries, replies[0].others, tuple(lost), again)
+    found: dict[str, ArrayLayout] = {}
+    for k, (name, path) in enumerate(paths.items()):
+        replies = {i: each[k] for i, each in answers.items()}
+        if not all(isinstance(reply, LayoutReply) for reply in replies.values()):
+            raise missing_error(path, replies, is_layout=True)
+        layout = joined([*replies.values()], dead)
+        if layout is None:
+            raise UsageError(
+                f"`{name}` is a different array on different processes, so one picture would be "
+                "wrong. "
+                + (
+                    f"Pull it: `spmd.pull({name!r})` has it by process."
+                    if can_be_pulled([*replies.values()])
+                    else "They do not fit together: rebind it on all processes in one cell."
+                )
+            )
+        found[name] = layout
+    return found
 
 
-def _are_placed_apart(replies: Sequence[LayoutReply]) -> bool:
-    """Whether an array of these replies is neither one of all processes nor one of each."""
-    each = [[array for _, array in row] for row in zip(*(r.entries for r in replies), strict=True)]
-    return any(
-        (len(set(map(placing, arrays))) > 1 and not all(a.fully_addressable for a in arrays))
-        or len({(array.shape, array.dtype) for array in arrays}) > 1
-        for arrays in each
-    )
-
-
-def _can_be_pulled(replies: Sequence[LayoutReply]) -> bool:
-    """Whether each process's arrays are whole on processes that say the same of them."""
-    same = {
-        reply.process_index: tuple((a.dtype, placing(a)) for _, a in reply.entries)
-        for reply in replies
-    }
-    return all(
-        same.get(shard.process_index) == same[reply.process_index]
-        for reply in replies
-        for _, array in reply.entries
-        for shard in array.shards
-    )
-
-
-def _merged(arrays: Mapping[int, ArrayInfo], dead: frozenset[int]) -> ArrayInfo:
-    """Returns all processes' descriptions of one array as one; says if it is not one array."""
-    described = list(arrays.values())
-    deleted = {i for i, array in arrays.items() if array.deleted}
-    if len(described) > 1 and all(array.fully_addressable for array in described):
-        own = each_its_own([array for array in described if not array.deleted] or described)
-        return own if own.deleted else replace(own, gone=tuple(sorted(deleted)))
-    gone = deleted | dead
-    gone &= {shard.process_index for shard in described[0].shards}
-    found = merged([array for array in described if not array.deleted] or described)
-    if not found.deleted:
-        found = replace(found, gone=tuple(sorted(gone)))
-    if found.suspect or found.fully_replicated or found.fully_addressable:
-        return found
-    return replace(found, suspect=apart_text({i: each.source for i, each in arrays.items()}))
+def _layouts(reach: Reach, request: CallRequest, what: str) -> dict[int, Any]:
+    doing = f"the layout of {what} was asked for"
+    with reach.channel() as channel:
+        channel.require_living(doing)
+        answers = channel.ask_together(dict.fromkeys(channel.able, request), nbytes=1 << 30)
+        channel.require(answers, doing)
+    return answers
 
 
 NO_ANSWER = "does not answer: it is stopped, or keeps the lock of its Python interpreter"
@@ -291,7 +252,11 @@ class Transfers:
         Raises:
             UsageError: There is no such name.
         """
-        return layout_of(self._reach, name)
+        return self.layouts(name)[name]
+
+    def layouts(self, *names: str) -> dict[str, ArrayLayout]:
+        """Returns for each name what :meth:`layout` does; an array of several is the first's."""
+        return layouts_of(self._reach, names)
 
     def collectives(
         self,

@@ -159,7 +159,34 @@ def test_layout(nb: Notebook) -> None:
     assert "state['params']['w']" in nb.good("%spmd_layout state").text
     assert "have no `nope`" in nb.bad("%spmd_layout nope")
     assert nb.bad("%spmd_layout") == "Name an array: `%spmd_layout x`."
-    assert "Name one array, not 2" in nb.bad("%spmd_layout x state")
+    assert "float32[8, 4]" in nb.good("%spmd_layout x state").text
+
+
+def test_memory_by_purpose(nb: Notebook) -> None:
+    nb.good("%spmd batch = jax.jit(lambda a: a + 1)(x); step = jax.jit(lambda a, b: (a * b).sum())")
+    cell = nb.good("%spmd_layout state x --bars --call 'step(x, batch)'")
+    lines = {words[0]: words for line in cell.text.split("\n") if (words := line.split())}
+    assert "memory by purpose · 4 devices" in cell.text
+    assert "█ state   ▓ x   · other   ~ temporary" in cell.text
+    assert lines["x"][1:3] == ["32", "B"]  # per device
+    assert lines["other"][1] != "0"
+    # An array of several names is counted for the first.
+    nb.good("%spmd both = [x, batch]")
+    text = nb.good("%spmd_layout x both --bars").text
+    both = next(line.split() for line in text.split("\n") if line.startswith("  both"))
+    assert both[1:3] == ["32", "B"]
+
+
+def test_a_cell_that_ends_in_a_pytree_shows_how_it_lies(nb: Notebook) -> None:
+    text = nb.good("%spmd {'w': x, 'b': [x + 1, x.sum()]}").text
+    assert "3 arrays" in text
+    assert "['b'][0]" in text
+    assert "= 496, replicated" in text
+    assert "Array(" not in text
+    # What is no array is shown as ever.
+    text = nb.good("%spmd {'w': x, 'n': 3}").text
+    assert "'n': 3" in text
+    assert "float32[8, 4]" in text
 
 
 # ---------------------------------------------------------------------- the session's subscripts

@@ -19,7 +19,7 @@ from jaxnb.magics.arguments import (
     split_words,
     variable,
 )
-from jaxnb.magics.values import chosen, only_name, wishes
+from jaxnb.magics.values import chosen, wishes
 
 start_parser, pull_parser, push_parser, layout_parser = (
     PARSERS[f"spmd_{name}"] for name in ("start", "pull", "push", "layout")
@@ -251,8 +251,8 @@ def test_pushes_are_of_variables() -> None:
         chosen(["nope"], {"open": print}, ["open"])
 
 
-def test_a_layout_is_of_one() -> None:
-    assert only_name(layout_parser().parse_line("state.opt[ 'mu' ]").names) == "state.opt[ 'mu' ]"
-    for line in ("", "x y"):
-        with pytest.raises(UsageError, match="%spmd_layout x"):
-            only_name(layout_parser().parse_line(line).names)
+def test_a_layout_is_of_names() -> None:
+    asked = layout_parser().parse_line("state.opt[ 'mu' ] x --bars --call 'step(x, 1)'")
+    assert asked.names == ["state.opt[ 'mu' ]", "x"]
+    assert (asked.bars, asked.call) == (True, "step(x, 1)")
+

@@ -401,7 +401,8 @@ def test_what_is_special_is_noted():
 
 
 def test_long_tables_are_capped_and_that_is_said():
-    card = card_array.layout_card([(f"layers[{i}].w", leaf()) for i in range(1_250)])
+    names = ["".join(chr(97 + int(digit)) for digit in str(i)) for i in range(1_250)]
+    card = card_array.layout_card([(f"layers.{name}.w", leaf()) for name in names])
     assert "1 250 arrays" in card.text
     assert "… 1 150 more arrays" in card.text
     assert "… 1 150 more arrays" in card.html
@@ -426,3 +427,19 @@ def test_any_table_is_80_columns(entries: list[tuple[str, int, str, str, str]]):
     ]
     card = card_array.layout_card(found)
     assert max(map(len, card.text.splitlines())) <= 80
+
+
+def test_many_arrays_fit_on_a_screen():
+    kinds = {"w": array((8, 8), (4, 1)), "v": array((8, 4), (4, 1)), "b": array((8,), (1,), 4)}
+    entries = [
+        (f"p['layers'][{i}].{name}", one) for i in range(28) for name, one in kinds.items()
+    ] + [("p['out'].w", kinds["w"])]
+    text = card_array.layout_card(entries).text
+    assert "85 arrays" in text
+    assert len(text.split("\n")) < 20
+    flat = text.replace("\n", " ")
+    for name in kinds:
+        assert re.search(rf"p.layers\S*\s+28 .*\.{name}", flat)
+    few = card_array.layout_card(entries[:20]).text
+    assert "[19" not in few
+    assert len(few.split("\n")) > 20
