@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NoReturn
@@ -79,6 +79,31 @@ def parse(text: str) -> Any:
 def spec_text(spec: Spec) -> str:
     """Returns a spec as one writes it: ``"P('data', None)"``."""
     return f"P({', '.join(map(repr, spec))})"
+
+
+def fitting(spec: Spec, shape: Sequence[int], sizes: Mapping[str, int]) -> Spec:
+    """Returns the spec nearest to one that does not fit: an axis that does not is replaced.
+
+    Args:
+        spec: The spec.
+        shape: Of the array.
+        sizes: Name of each mesh axis to its size.
+    """
+    found: list[_Entry] = []
+    for size, entry in zip(shape, spec, strict=False):
+        wanted = _names(entry)
+        later = {name for each in (*found, *spec[len(found) + 1 :]) for name in _names(each)}
+        fits = [name for name, count in sizes.items() if name not in later and size % count == 0]
+        taken = {name for each in found for name in _names(each)}
+        is_known = set(wanted) <= sizes.keys() - taken
+        is_fine = is_known and size % prod(sizes[name] for name in wanted) == 0
+        best = max(fits, key=lambda name: sizes[name], default=None) if wanted else None
+        found.append(entry if is_fine else best)
+    return tuple(found)
+
+
+def _names(entry: _Entry) -> tuple[str, ...]:
+    return (entry,) if isinstance(entry, str) else entry or ()
 
 
 def _entry(entry: Any, spec: Any) -> _Entry:

@@ -148,7 +148,7 @@ def _replicas_note(array: ArrayInfo) -> str:
         note += ", and their bytes differ: results depend on which is read"
     elif all(shard.digest for part in held for shard in part.shards):
         note += " (byte-compared)"
-    elif max(bytes_per_device(array).values()) > MAX_DIGEST_BYTES:
+    elif array.sharding and max(bytes_per_device(array).values()) > MAX_DIGEST_BYTES:
         note += " (not compared, too large)"
     return note
 

@@ -166,7 +166,7 @@ def _box(part: Part, owned: Mapping[int, set[int]], array: ArrayInfo) -> Box:
     title = one_line(" · ".join([index_label(part.index), *long, size]), 300)
     color = tint(next(iter(held))) if len(held) == 1 else SHARED
     return Box(
-        [one_line(line, _MAX_CHARS) for line in (*lines, *times)],
+        [*(one_line(line, _MAX_CHARS) for line in (*lines, *times)), *_values(part, array)],
         color if prod(part.shape) else "",
         title,
         text,
@@ -176,6 +176,22 @@ def _box(part: Part, owned: Mapping[int, set[int]], array: ArrayInfo) -> Box:
 
 _MAX_CHARS = 18
 """Characters in a line of a box."""
+
+_MAX_VALUE = 8
+_MAX_VALUES = 4
+
+
+def _values(part: Part, array: ArrayInfo) -> list[str]:
+    """Returns the elements of a part, row by row, if all of the array are known and these few."""
+    is_known = len(array.corner) == prod(array.shape)
+    if not is_known or not 0 < prod(part.shape) <= _MAX_VALUES or part.shape == array.shape:
+        return []
+    known = dict(array.corner)
+    *leading, last = [range(*interval) for interval in part.index]
+    return [
+        " ".join(one_line(known[(*place, k)], _MAX_VALUE) for k in last)
+        for place in product(*leading)
+    ]
 
 
 def _captions(array: ArrayInfo, down: Sequence[int], across: Sequence[int]) -> list[Block]:

@@ -238,15 +238,29 @@ def describe(
     shape = tuple(array.shape)
     # To look at its parts makes arrays for them, which JAX keeps: only where they are read anyway.
     deleted = is_deleted(array) if digests or corner else array.is_deleted()
-    facts = dtype_facts(array.dtype)
-    mesh, spec, axes, text, shards = layout_of(sharding, shape, {} if known is None else known)
-    unreduced = unreduced_axes(sharding)
-    readable = not deleted and not unreduced
-    digests = digests and readable and any(shard.replica_id for shard in shards)
+    found = planned(shape, array.dtype, sharding, known)
+    readable = not deleted and not found.unreduced
+    digests = digests and readable and any(shard.replica_id for shard in found.shards)
     corner = corner and readable and 0 not in shape
-    held = _held(array, shards) if digests or corner else []
+    held = _held(array, found.shards) if digests or corner else []
     origin = origin_of(ORIGINS.array_of(array))
     source = None if origin is None else Argument(0, "", *origin)
+    return replace(
+        found,
+        shards=_with_digests(found.shards, held) if digests else found.shards,
+        corner=_corner(shape, held) if corner else (),
+        deleted=deleted,
+        origin=0 if source is None else source.made.base,
+        source=source,
+    )
+
+
+def planned(
+    shape: tuple[int, ...], dtype: Any, sharding: Any, known: dict[Any, Layout] | None = None
+) -> ArrayInfo:
+    """Describes an array that need not be there; see :func:`describe`."""
+    facts = dtype_facts(dtype)
+    mesh, spec, axes, text, shards = layout_of(sharding, shape, {} if known is None else known)
     return ArrayInfo(
         shape=shape,
         dtype=facts.name,
@@ -257,15 +271,11 @@ def describe(
         memory_kind=sharding.memory_kind,
         fully_replicated=sharding.is_fully_replicated,
         fully_addressable=sharding.is_fully_addressable,
-        shards=_with_digests(shards, held) if digests else shards,
-        corner=_corner(shape, held) if corner else (),
-        deleted=deleted,
+        shards=shards,
         host_dtype=facts.host_name,
         word_shape=facts.word_shape,
-        origin=0 if source is None else source.made.base,
-        source=source,
         axes=axes,
-        unreduced=unreduced,
+        unreduced=unreduced_axes(sharding),
     )
 
 

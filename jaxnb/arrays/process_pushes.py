@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from jaxnb.arrays import blocks
+from jaxnb.arrays import blocks, process_describe
 from jaxnb.arrays.blocks import Index
 from jaxnb.arrays.gathered import fits, numpy_dtype
 from jaxnb.arrays.lost import unpickle
@@ -22,7 +22,7 @@ from jaxnb.arrays.process_packing import one_level
 from jaxnb.errors import UsageError
 from jaxnb.launch.host import available_bytes
 from jaxnb.lockstep.process_origins import ORIGINS
-from jaxnb.model.arrays import Exposure, Placed, PlaceRequest, Refused
+from jaxnb.model.arrays import Exposure, LayoutReply, NotFound, Placed, PlaceRequest, Refused
 from jaxnb.options import suggest
 from jaxnb.wire.process_features import CellHere, Feature
 from jaxnb.wire.process_sentinel import ThisProcess
@@ -69,8 +69,12 @@ def _no_such_mesh(namespace: Mapping[str, Any], name: str, meshes: Mapping[str, 
     return f"{what}. Nothing was moved.{suggest(name, meshes)}{known}"
 
 
-def _sharding(mesh: Mesh, path: str, leaf: Any, spec: blocks.Spec) -> NamedSharding:
-    """Returns the sharding of a leaf by its ``shape``; one without is a scalar."""
+def sharding_of(mesh: Mesh, what: str, leaf: Any, spec: blocks.Spec) -> NamedSharding:
+    """Returns the sharding of a leaf by its ``shape``; one without is a scalar.
+
+    Raises:
+        UsageError: The spec does not fit; the message says which would.
+    """
     shape = tuple(getattr(leaf, "shape", ()))
     try:
         if len(spec) > len(shape):
@@ -78,9 +82,10 @@ def _sharding(mesh: Mesh, path: str, leaf: Any, spec: blocks.Spec) -> NamedShard
         sharding = NamedSharding(mesh, jax.P(*spec))
         sharding.shard_shape(shape)
     except Exception as error:  # for an axis named twice JAX has an exception of its own
+        fits = blocks.fitting(spec, shape, dict(mesh.shape))
         raise UsageError(
-            f"`{path}` of shape {shape} cannot be placed by {blocks.spec_text(spec)}: "
-            f"{str(error).rstrip('.')}. Nothing was moved. Change the spec."
+            f"{what} of shape {shape} cannot be placed by {blocks.spec_text(spec)}: "
+            f"{str(error).rstrip('.')}. Nothing was moved. {blocks.spec_text(fits)} fits."
         ) from None
     return sharding
 
@@ -221,6 +226,19 @@ def place(process: ThisProcess, request: PlaceRequest) -> Placed | Refused:
     )
 
 
+def plan(
+    process: ThisProcess, spec: blocks.Spec, shape: Sequence[int], dtype: str, mesh: str | None
+) -> LayoutReply | NotFound:
+    """Returns how an array would lie by a spec; none is made."""
+    try:
+        like = jax.ShapeDtypeStruct(tuple(shape), np.dtype(dtype))
+        sharding = sharding_of(find_mesh(process.shell.user_ns, mesh), "An array", like, spec)
+    except (UsageError, TypeError) as error:  # of NumPy, for what is no dtype
+        return NotFound(process.index, str(error))
+    info = process_describe.planned(like.shape, like.dtype, sharding)
+    return LayoutReply(process.index, (("", replace(info, sharding="")),), 0)
+
+
 def write(process: ThisProcess, transfer: str, buffer: int, start: int, data: Any) -> None:
     """Puts bytes into an allocated buffer, where the process's memory is out of reach."""
     come = np.frombuffer(data, dtype=np.uint8)
@@ -283,7 +301,10 @@ def _lay_out(push: Push, namespace: Mapping[str, Any]) -> None:
     leaves = {name: _leaves(name, value) for name, value in values.items()}
     _require_leaves(push.slots, leaves.values())
     for name, value in values.items():
-        found = [_sharding(mesh, *each) for each in _pairs(name, value, request.spec)]
+        found = [
+            sharding_of(mesh, f"`{path}`", leaf, spec)
+            for path, leaf, spec in _pairs(name, value, request.spec)
+        ]
         push.shardings[name] = found
         for leaf, sharding in zip(leaves[name], found, strict=True):
             if isinstance(leaf, _Slot):

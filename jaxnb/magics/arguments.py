@@ -143,6 +143,14 @@ def variable(text: str) -> str:
     return text
 
 
+def shape(text: str) -> tuple[int, ...]:
+    """Reads a shape: ``"8,8"``; ``"()"`` is that of a number."""
+    sizes = [each.strip() for each in text.strip("()[] ").split(",") if each.strip()]
+    if not all(each.isdecimal() for each in sizes):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape; write it like 8,8")
+    return tuple(map(int, sizes))
+
+
 PARSERS: dict[str, Callable[[], MagicParser]] = {}
 """By the names of magics what returns the parser of their lines."""
 

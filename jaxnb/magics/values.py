@@ -16,7 +16,7 @@ from jaxnb.arrays.regions import parse_path
 from jaxnb.display.card import Card
 from jaxnb.errors import UsageError
 from jaxnb.labels import plural, processes_label
-from jaxnb.magics.arguments import NamesParser, flag, option, parsed, ranks, spec, variable
+from jaxnb.magics.arguments import NamesParser, flag, option, parsed, ranks, shape, spec, variable
 from jaxnb.magics.base import SessionMagics, plain_interrupt
 from jaxnb.magics.sinks import TransferMeter
 from jaxnb.options import suggest
@@ -274,8 +274,14 @@ class ValueMagics(SessionMagics):
         flag("--bars", help="show how much of each device's memory each NAME takes"),
         option("--call", metavar="CALL",
                help="with --bars: add the temporaries of a call, e.g. 'step(state, batch)'"),
+        option("--shape", type=shape, metavar="8,8",
+               help="in the place of a NAME stands a spec: how such an array would lie"),
+        option("--dtype", default="float32", metavar="DTYPE", help="its dtype (float32)"),
+        option("--mesh", type=variable, metavar="NAME",
+               help="the mesh on the processes (default: the one there is)"),
         kind=NamesParser,
-        usage="%%spmd_layout NAME... [--bars [--call CALL]]",
+        usage="%%spmd_layout NAME... [--bars [--call CALL]]\n"
+        "       %%spmd_layout P('data', None) --shape 8,8 [--dtype DTYPE] [--mesh NAME]",
         epilog="NAME may have attributes and subscripts: state.opt['mu'].",
     )  # fmt: skip
     def spmd_layout(self, asked: argparse.Namespace) -> None:
@@ -284,9 +290,13 @@ class ValueMagics(SessionMagics):
         `--help` lists the options.
         """
         session, names = self._started(), asked.names
-        if not names:
-            raise UsageError("Name an array: `%spmd_layout x`.")
+        if not names or (asked.shape is not None and len(names) > 1):
+            raise UsageError("Name an array, `%spmd_layout x`, or one spec with `--shape 8,8`.")
         with plain_interrupt("Interrupted; nothing was moved."):
+            if asked.shape is not None:
+                settings = {"dtype": asked.dtype, "mesh": asked.mesh}
+                display(session.planned_layout(names[0], asked.shape, **settings))
+                return
             layouts = session.layouts(*names)
             if not (asked.bars or asked.call):
                 display(*layouts.values())

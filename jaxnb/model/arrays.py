@@ -63,7 +63,7 @@ class ArrayInfo:
         shape: Global shape.
         dtype: Name of the dtype, e.g. ``"bfloat16"``.
         itemsize_bits: Size of one element in bits on a device.
-        sharding: ``str(array.sharding)``.
+        sharding: ``str(array.sharding)``; empty for an array that is only planned.
         spec: The partition spec as text, ``"P('data', None)"``; None without a mesh.
         mesh: The mesh; None for other shardings.
         memory_kind: E.g. ``"device"``; None if the backend names none.

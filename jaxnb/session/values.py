@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from jaxnb.arrays.blocks import parse as parse_spec
 from jaxnb.arrays.layout import ArrayLayout, can_be_pulled, joined
 from jaxnb.arrays.moving import Meter, Mover, no_meter, request_for
 from jaxnb.arrays.pulling import Puller
@@ -17,7 +18,7 @@ from jaxnb.assist.completion import Assist
 from jaxnb.compiled.compiling import Collectives, compile_on
 from jaxnb.compiled.planning import plan
 from jaxnb.errors import UsageError
-from jaxnb.model.arrays import LayoutReply
+from jaxnb.model.arrays import LayoutReply, NotFound
 from jaxnb.model.cells import CallRequest
 from jaxnb.model.group import GroupInfo, ProcessInfo
 from jaxnb.options import process_indices
@@ -257,6 +258,30 @@ class Transfers:
     def layouts(self, *names: str) -> dict[str, ArrayLayout]:
         """Returns for each name what :meth:`layout` does; an array of several is the first's."""
         return layouts_of(self._reach, names)
+
+    def planned_layout(
+        self, spec: str, shape: Sequence[int], *, dtype: str = "float32", mesh: str | None = None
+    ) -> ArrayLayout:
+        """Returns how an array would lie by a spec; none is made.
+
+        Args:
+            spec: The spec as text: ``"P('data', None)"``.
+            shape: The array's shape.
+            dtype: Its dtype.
+            mesh: The name of the mesh on the processes; by default the one there is.
+
+        Raises:
+            UsageError: The spec does not fit (the message says which would); or there is no mesh.
+        """
+        given = {"spec": parse_spec(spec), "shape": tuple(shape), "dtype": dtype, "mesh": mesh}
+        answers = _layouts(self._reach, request_for("pushes.plan", **given), spec)
+        for answer in answers.values():
+            if isinstance(answer, NotFound):
+                raise UsageError(answer.reason)
+        found = joined([*answers.values()])
+        if found is None:
+            raise UsageError("The mesh is another one on some processes. Make it anew on all.")
+        return found
 
     def collectives(
         self,

@@ -158,8 +158,23 @@ def test_layout(nb: Notebook) -> None:
     assert "float32[8, 4]" in nb.good("%spmd_layout state[ 'params' ] [ 'w' ]").text
     assert "state['params']['w']" in nb.good("%spmd_layout state").text
     assert "have no `nope`" in nb.bad("%spmd_layout nope")
-    assert nb.bad("%spmd_layout") == "Name an array: `%spmd_layout x`."
+    for line in ("", "P('x') P() --shape 8"):
+        assert nb.bad(f"%spmd_layout {line}").startswith("Name an array, `%spmd_layout x`, or one")
     assert "float32[8, 4]" in nb.good("%spmd_layout x state").text
+
+
+def test_what_a_spec_would_do(nb: Notebook) -> None:
+    text = nb.good("%spmd_layout P('x', None) --shape 8,2 --dtype bfloat16").text
+    assert text.startswith("bfloat16[8, 2] · P('x', None) · mesh x 4 · 32 B, 8 B per device")
+    assert "P1 d2048" in text
+    assert "4 replicas of the whole array" in nb.good("%spmd_layout P() --shape 8,2").text
+    # What would fit is told; and nothing is said of a comparison that there cannot be.
+    assert "not compared" not in nb.good("%spmd_layout P() --shape 9999,9999").text
+    bad = nb.bad("%spmd_layout P('x', None) --shape 6,8")
+    assert bad.startswith("An array of shape (6, 8) cannot be placed by P('x', None): ")
+    assert bad.endswith("Nothing was moved. P(None, None) fits.")
+    assert "no `mash`" in nb.bad("%spmd_layout P('x') --shape 8 --mesh mash")
+    assert "'float33'" in nb.bad("%spmd_layout P('x') --shape 8 --dtype float33")
 
 
 def test_memory_by_purpose(nb: Notebook) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxnb.arrays.blocks import fitting
 from jaxnb.errors import UsageError
 from jaxnb.labels import ranks_label
 from jaxnb.magics import spmd  # noqa: F401  # which registers its parsers
@@ -251,8 +253,29 @@ def test_pushes_are_of_variables() -> None:
         chosen(["nope"], {"open": print}, ["open"])
 
 
-def test_a_layout_is_of_names() -> None:
+def test_a_layout_is_of_names_or_of_a_spec() -> None:
     asked = layout_parser().parse_line("state.opt[ 'mu' ] x --bars --call 'step(x, 1)'")
     assert asked.names == ["state.opt[ 'mu' ]", "x"]
     assert (asked.bars, asked.call) == (True, "step(x, 1)")
+    asked = layout_parser().parse_line("P('data', None) --shape 8,8")
+    assert (asked.names, asked.shape) == (["P('data', None)"], (8, 8))
+    assert layout_parser().parse_line("P() --shape ()").shape == ()
+    with pytest.raises(UsageError, match="'8,x' is not a shape; write it like 8,8"):
+        layout_parser().parse_line("P() --shape 8,x")
 
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "fits"),
+    [
+        (("data", None), (6, 8), ("model", None)),
+        (("data", "model"), (6, 4), (None, "model")),
+        ((("data", "model"),), (12,), ("data",)),
+        (("dat",), (8,), ("data",)),
+        (("data", "data"), (8, 8), ("data", "model")),
+        (("data", None, None), (8, 8), ("data", None)),
+        (("model",), (7,), (None,)),
+        (("data", ("model",)), (8, 8), ("data", ("model",))),
+    ],
+)
+def test_a_spec_that_does_not_fit_has_one_near_that_does(spec: Any, shape: Any, fits: Any) -> None:
+    assert fitting(spec, shape, {"data": 4, "model": 2}) == fits

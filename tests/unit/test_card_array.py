@@ -116,7 +116,7 @@ def test_holders_that_are_no_whole_processes_are_listed_one_by_one():
     shards = [ShardInfo(d, d // 2, ((d % 2 * 4, d % 2 * 4 + 4),), d // 2) for d in range(4)]
     card = card_array.array_card(replace(array((8,), (2,)), shards=tuple(shards)))
     assert "P0 d0, P1 d2 ×2" in card.text
-    assert Pictures(card.html).parts[0].lines == ["P0 d0", "P1 d2", "×2"]
+    assert Pictures(card.html).parts[0].lines == ["P0 d0", "P1 d2", "×2", "0 1 2 3"]
 
 
 @pytest.mark.parametrize(
@@ -443,3 +443,13 @@ def test_many_arrays_fit_on_a_screen():
     few = card_array.layout_card(entries[:20]).text
     assert "[19" not in few
     assert len(few.split("\n")) > 20
+
+
+def test_blocks_have_values_where_they_are_few():
+    parts = Pictures(card_array.array_card(array((4, 4), (2, 2))).html).parts
+    assert [part.lines for part in parts][:2] == [
+        ["P0", "d0", "0 1", "1 2"],
+        ["P0", "d1", "2 3", "3 4"],
+    ]
+    parts = Pictures(card_array.array_card(array((8, 4), (4, 1))).html).parts
+    assert parts[0].lines == ["P0", "d0"]
