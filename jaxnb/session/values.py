@@ -4,83 +4,30 @@ from __future__ import annotations
 
 import keyword
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from jaxnb.arrays.blocks import parse as parse_spec
-from jaxnb.arrays.layout import ArrayLayout, can_be_pulled, joined
-from jaxnb.arrays.moving import Meter, Mover, no_meter, request_for
+from jaxnb.arrays.moving import Meter, Mover, no_meter
 from jaxnb.arrays.pulling import Puller
 from jaxnb.arrays.pushing import Pusher
-from jaxnb.arrays.refusals import missing_error
-from jaxnb.arrays.regions import parse_path
 from jaxnb.assist.completion import Assist
 from jaxnb.compiled.compiling import Collectives, compile_on
 from jaxnb.compiled.planning import plan
 from jaxnb.errors import UsageError
-from jaxnb.model.arrays import LayoutReply, NotFound
-from jaxnb.model.cells import CallRequest
 from jaxnb.model.group import GroupInfo, ProcessInfo
 from jaxnb.options import process_indices
 from jaxnb.profile.statistics import DeviceStats, device_rows
 from jaxnb.recovery.messages import SavedState
 from jaxnb.recovery.saving import Saver
 from jaxnb.session.group import Life, info_of
+from jaxnb.session.layouts import Layouts
 from jaxnb.session.reach import Reach
 from jaxnb.session.work import Work
-
-_NAME_IT = (
-    "A layout is of what has a name on the processes: `%spmd tree = …`, then `%spmd_layout tree`."
-)
-
-
-def layouts_of(reach: Reach, names: Sequence[str]) -> dict[str, ArrayLayout]:
-    """Returns how what names stand for lies over processes and devices.
-
-    Args:
-        reach: Reaches the processes.
-        names: Names on them, with attributes and subscripts.
-
-    Raises:
-        UsageError: There is no such name, or it has other arrays on other processes.
-    """
-    paths = {name: parse_path(name, _NAME_IT) for name in names}
-    request = request_for("pulls.layouts", names=[path.text for path in paths.values()])
-    answers = _layouts(reach, request, ", ".join(f"`{name}`" for name in names))
-    dead = frozenset(range(reach.num_processes)) - answers.keys()
-    found: dict[str, ArrayLayout] = {}
-    for k, (name, path) in enumerate(paths.items()):
-        replies = {i: each[k] for i, each in answers.items()}
-        if not all(isinstance(reply, LayoutReply) for reply in replies.values()):
-            raise missing_error(path, replies, is_layout=True)
-        layout = joined([*replies.values()], dead)
-        if layout is None:
-            raise UsageError(
-                f"`{name}` is a different array on different processes, so one picture would be "
-                "wrong. "
-                + (
-                    f"Pull it: `spmd.pull({name!r})` has it by process."
-                    if can_be_pulled([*replies.values()])
-                    else "They do not fit together: rebind it on all processes in one cell."
-                )
-            )
-        found[name] = layout
-    return found
-
-
-def _layouts(reach: Reach, request: CallRequest, what: str) -> dict[int, Any]:
-    doing = f"the layout of {what} was asked for"
-    with reach.channel() as channel:
-        channel.require_living(doing)
-        answers = channel.ask_together(dict.fromkeys(channel.able, request), nbytes=1 << 30)
-        channel.require(answers, doing)
-    return answers
-
 
 NO_ANSWER = "does not answer: it is stopped, or keeps the lock of its Python interpreter"
 
 
-class Transfers:
+class Transfers(Layouts):
     """What a session asks of its processes beside cells.
 
     Args:
@@ -241,47 +188,6 @@ class Transfers:
         _require_pushable(values, spec, mesh, ranks)
         indices = process_indices(ranks, self.num_processes)
         self._pusher.push(values, spec, mesh, indices)
-
-    def layout(self, name: str) -> ArrayLayout:
-        """Returns how an array, or the arrays of a pytree, lie over processes and devices.
-
-        A notebook shows it as a picture. No data are moved but the corners of a single array.
-
-        Args:
-            name: A name on the processes, with attributes and subscripts.
-
-        Raises:
-            UsageError: There is no such name.
-        """
-        return self.layouts(name)[name]
-
-    def layouts(self, *names: str) -> dict[str, ArrayLayout]:
-        """Returns for each name what :meth:`layout` does; an array of several is the first's."""
-        return layouts_of(self._reach, names)
-
-    def planned_layout(
-        self, spec: str, shape: Sequence[int], *, dtype: str = "float32", mesh: str | None = None
-    ) -> ArrayLayout:
-        """Returns how an array would lie by a spec; none is made.
-
-        Args:
-            spec: The spec as text: ``"P('data', None)"``.
-            shape: The array's shape.
-            dtype: Its dtype.
-            mesh: The name of the mesh on the processes; by default the one there is.
-
-        Raises:
-            UsageError: The spec does not fit (the message says which would); or there is no mesh.
-        """
-        given = {"spec": parse_spec(spec), "shape": tuple(shape), "dtype": dtype, "mesh": mesh}
-        answers = _layouts(self._reach, request_for("pushes.plan", **given), spec)
-        for answer in answers.values():
-            if isinstance(answer, NotFound):
-                raise UsageError(answer.reason)
-        found = joined([*answers.values()])
-        if found is None:
-            raise UsageError("The mesh is another one on some processes. Make it anew on all.")
-        return found
 
     def collectives(
         self,
