@@ -16,7 +16,7 @@ MAGICS = (
     *(f"spmd_{name}" for name in (
         "start", "stop", "restart", "recover", "interrupt", "status", "pull", "push", "layout",
         "collectives", "compare", "profile", "timeline", "history", "stats", "save", "load", "auto",
-        "debug", "help")),
+        "debug", "help", "steps")),
 )  # fmt: skip
 """The names of all magics. A process, which has none of them, sends their users to the notebook."""
 

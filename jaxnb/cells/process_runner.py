@@ -31,6 +31,7 @@ from jaxnb.compat.ipykernel import NOTHING, KeepingDisplayHook, install_display_
 from jaxnb.compat.jax_arrays import is_deleted
 from jaxnb.compat.jax_runtime import wait_until_ready
 from jaxnb.debugging.process_debugger import Questions
+from jaxnb.debugging.process_steps import Stepper
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import NO_TEXT, text_of
 from jaxnb.lockstep import process_interrupts
@@ -136,6 +137,7 @@ class Runner:
         process_features.begin(cell)
         self._recorder.begin(request, self._code_name)
         calls: list[float] = []
+        stepper = Stepper(shell) if request.steps else None
         try:
             self._recorder.meet(request)
             if script is not None:
@@ -149,6 +151,8 @@ class Runner:
                             Repeats(shell, request.calls, calls, self._timekeeper).installed()
                             if request.calls != 0
                             else nullcontext()
+                            if stepper is None
+                            else stepper.installed()
                         ):
                             await self._run_in_shell(_as_numbered(request))
             if self._error is None:
@@ -175,6 +179,7 @@ class Runner:
             settings=self._recorder.settings.changes(),
             refused=self._recorder.refused_at(),
             has_failed=bool(self._recorder.launches.told()),
+            steps=None if stepper is None else stepper.trail,
             **process_features.told(cell),
         )
 

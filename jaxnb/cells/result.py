@@ -13,6 +13,7 @@ from typing import Any, Literal
 from jaxnb.arrays.blocks import differing, lying, merged
 from jaxnb.arrays.lost import Gather, PerProcess, unpickle
 from jaxnb.callers import levels_to_caller
+from jaxnb.debugging.steps import Steps
 from jaxnb.errors import DivergenceWarning, JaxnbError, UsageError
 from jaxnb.labels import one_line
 from jaxnb.lockstep.divergence import NOTHING_RAN
@@ -191,6 +192,7 @@ class CellResult:
             or ``"slow"``. Empty if they did not, or if it is not known.
         suspect: Of what parts its value is made, if these are of different arrays; empty if they
             are not, as far as is known.
+        steps: The lines that it ran within ``shard_map``, if these were asked for.
         is_called: It is code that the cell of this number, in the notebook, gave to
             :meth:`Session.run`: its lines are not that cell's.
         profile: The folder with the profiles of its processes; empty if there is none.
@@ -212,6 +214,7 @@ class CellResult:
     unequal: tuple[UnequalInput, ...] = ()
     cause: Cause | Literal[""] = ""
     suspect: str = ""
+    steps: Steps | None = None
     is_called: bool = False
     profile: str = ""
 
@@ -341,15 +344,18 @@ MAX_REPEATS = 100_000
 """Of those that the user asks for."""
 
 
-def calls_of(repeats: int | None) -> int | None:
+def calls_of(repeats: int | None, steps: bool = False) -> int | None:
     """Returns how many calls a timed cell has; None for as many as take about a second.
 
     Args:
         repeats: How many repeats the user wants.
+        steps: Whether the cell's steps are wanted too.
 
     Raises:
-        UsageError: That number is not possible.
+        UsageError: That number is not possible, or steps are not timed.
     """
+    if steps:
+        raise UsageError("`steps` and `time` exclude each other. Nothing was run.")
     if repeats is None:
         return None
     if isinstance(repeats, bool) or not isinstance(repeats, int):

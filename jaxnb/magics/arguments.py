@@ -183,10 +183,11 @@ def parsed(
 
 @cache  # to make it takes as long as to show an empty cell
 def cell_parser(magic: str) -> MagicParser:
-    """Returns the parser of ``%%spmd``, ``%spmd`` and ``%%spmd_profile``."""
+    """Returns the parser of ``%%spmd``, ``%spmd``, ``%%spmd_profile`` and ``%spmd_steps``."""
     folder = "profile" if magic == "%%spmd_profile" else "--profile"
+    lines = " Shows what each line within shard_map gives." if magic.endswith("_steps") else ""
     return MagicParser(
-        magic, "Runs code on every process.",
+        magic, f"Runs code on every process.{lines}",
         option("--ranks", type=ranks, metavar="0,2-3", help="run on these processes only"),
         option("--out", type=variable, metavar="NAME",
                help="put the CellResult into this variable of the notebook"),
@@ -208,6 +209,7 @@ def cell_parser(magic: str) -> MagicParser:
 
 PARSERS["spmd"] = partial(cell_parser, "%spmd")
 PARSERS["spmd_profile"] = partial(cell_parser, "%%spmd_profile")
+PARSERS["spmd_steps"] = partial(cell_parser, "%spmd_steps")
 
 
 def split_options(line: str, parser: MagicParser) -> tuple[str, str]:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 NAMES_FROM = {"spmd": 0, "spmd_pull": 0, "spmd_layout": 0, "spmd_collectives": 0, "spmd_compare": 0,
-              "spmd_save": 1}  # fmt: skip
+              "spmd_save": 1, "spmd_steps": 0}  # fmt: skip
 """Magics behind whose options and so many words stands what lives on the processes."""
 
-ENDS_OPTIONS = {"spmd", "spmd_collectives"}
+ENDS_OPTIONS = {"spmd", "spmd_collectives", "spmd_steps"}
 """Magics behind whose options stands code, which may have words that look like options."""
 
 _WORD = re.compile(r"\S+")

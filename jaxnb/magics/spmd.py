@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.magic import cell_magic, line_magic, magics_class, no_var_expand
+from IPython.core.magic import cell_magic, line_cell_magic, line_magic, magics_class, no_var_expand
 from IPython.display import Markdown, display, publish_display_data
 
 from jaxnb.cells.result import CellResult
@@ -245,13 +245,28 @@ class SpmdMagics(SessionMagics):
     @line_magic("spmd")  # type: ignore[arg-type]
     def spmd_line(self, line: str) -> BackgroundCell | None:
         """Runs one line on every process. `%spmd --help` lists the options."""
-        parser = cell_parser("%spmd")
+        return self._run_line(line, "%spmd")
+
+    @no_var_expand
+    @line_cell_magic
+    def spmd_steps(self, line: str, cell: str | None = None) -> BackgroundCell | None:
+        """Runs a call without `jit`, and shows what each line within `shard_map` gives.
+
+        `%spmd_steps --help` lists the options.
+        """
+        if cell is None:
+            return self._run_line(line, "%spmd_steps", steps=True)
+        asked = cell_parser("%%spmd_steps").asked(line)
+        return None if asked is None else self._run(asked, cell, first_line=2, steps=True)
+
+    def _run_line(self, line: str, magic: str, *, steps: bool = False) -> BackgroundCell | None:
+        parser = cell_parser(magic)
         options, code = split_options(line, parser)
         asked = parser.asked(self.shell.var_expand(options))
         if asked is None:
             return None
         before = "\n" * (self._line_in_cell() - 1) if code.strip() else ""
-        return self._run(asked, before + code, first_line=1)
+        return self._run(asked, before + code, first_line=1, steps=steps)
 
     def _mark(self) -> None:
         """Says above the output of a plain cell where it has run."""
@@ -263,7 +278,9 @@ class SpmdMagics(SessionMagics):
         who = processes_label(range(self.session.num_processes))
         self._show(card_of(Note(f"On {who} (`%spmd_auto` is on)", look="dim", wrap=False)))
 
-    def _run(self, asked: argparse.Namespace, code: str, first_line: int) -> BackgroundCell | None:
+    def _run(
+        self, asked: argparse.Namespace, code: str, first_line: int, *, steps: bool = False
+    ) -> BackgroundCell | None:
         session = self._started()
         if not code.strip():
             raise UsageError("The cell is empty. Nothing was run.")
@@ -272,6 +289,7 @@ class SpmdMagics(SessionMagics):
             "timeout": asked.timeout,
             "check": asked.check,
             "check_nans": "inf" if asked.infs else asked.nans,
+            "steps": steps,
             # Not shell.execution_count: IPython 9.18 counts it up before the cell runs.
             "cell": self.shell.displayhook.prompt_count,
             "first_line": first_line,
@@ -321,6 +339,8 @@ class SpmdMagics(SessionMagics):
         rest = sink.rest(asked.outputs)
         if rest.text:
             self._show(rest)
+        if result.steps is not None:
+            display(result.steps)
         native = card_value.native_value(result)
         if native is not None:
             self._show(native)

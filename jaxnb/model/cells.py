@@ -6,13 +6,16 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median, quantiles
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from jaxnb.model.arrays import ArrayInfo, LayoutReply
 from jaxnb.model.dispatches import Cause, CheckMode, ReplicaTrail, Trail
 from jaxnb.model.group import Settings
 from jaxnb.model.insight import Activity, CheckNans, NanFound, Pitfall
 from jaxnb.model.scripts import Script, the_cell
+
+if TYPE_CHECKING:  # it is made of lines of programs, which are told with errors of cells
+    from jaxnb.model.steps import StepTrail
 
 
 def middle_half(seconds: Sequence[float]) -> tuple[float, float]:
@@ -199,6 +202,7 @@ class CellRequest:
         script: What is run in the place of ``code``. All that it writes is handed on, and nothing
             of that is kept.
         profile: The user's folder for profiles, if ``jax.profiler`` is to run around it.
+        steps: Run its last statement without ``jit``, and note each line within ``shard_map``.
     """
 
     cell: int
@@ -215,6 +219,7 @@ class CellRequest:
     check_nans: CheckNans = False
     script: Script | None = None
     profile: str = ""
+    steps: bool = False
 
 
 @dataclass(frozen=True)
@@ -278,6 +283,7 @@ class CellReply:
         refused: The cell's lines, each once, at which the processes did not agree.
         has_failed: A computation has, in which processes wait for each other, in this cell or
             before; nobody need have looked at its results yet.
+        steps: The lines that it ran within ``shard_map``, if these were asked for.
     """
 
     process_index: int
@@ -298,6 +304,7 @@ class CellReply:
     nan: NanFound | None = None
     refused: tuple[int | None, ...] = ()
     has_failed: bool = False
+    steps: StepTrail | None = None
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,8 @@ def _what_it_is(error: BaseException, text: str) -> tuple[str, str, str] | None:
                 "Without `jax.jit`, `shard_map` gives its function an array of all processes, "
                 "whose values no process has.",
                 "Put `jax.jit` around the `shard_map`: in it, `jax.debug.print('{}', x)` prints "
-                "each device's block.",
+                "each device's block."
+                + in_notebook(" Or type `%spmd_steps f(x)`: each line's values on each device."),
             )
         return (
             "fetch",

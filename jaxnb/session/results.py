@@ -15,6 +15,7 @@ from jaxnb.arrays.pulling import CellKey, Puller
 from jaxnb.cells.outcome import caught_text, stopped_text
 from jaxnb.cells.result import CellResult, ProcessResult, place_of
 from jaxnb.cells.running import Collected, RunningCell
+from jaxnb.debugging import steps
 from jaxnb.launch.deaths import dead_processes
 from jaxnb.lockstep import divergence
 from jaxnb.lockstep.provenance import apart_text, differing_arguments, differing_names, made_in
@@ -140,6 +141,7 @@ def result_of(
         return puller.cell_value(index, asked, key, gather)
 
     holders = _holders(replies)
+    trails = {i: each.steps for i, each in replies.items() if each.steps is not None}
     per_process = {
         index: ProcessResult(
             process_index=index,
@@ -176,6 +178,7 @@ def result_of(
         unequal=found.unequal,
         cause=cause,
         suspect=found.suspect,
+        steps=steps.joined(trails) if request.steps else None,
     )
 
 

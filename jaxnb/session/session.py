@@ -96,8 +96,8 @@ class Session(Transfers):
         return self._work.long_results
 
     def __repr__(self) -> str:
-        what = f"{self.num_processes} {self._life.placement.platform} processes"
-        return f"<jaxnb.Session: {what}, {self.state}>"
+        platform = self._life.placement.platform
+        return f"<jaxnb.Session: {self.num_processes} {platform} processes, {self.state}>"
 
     def __enter__(self) -> Self:
         return self
@@ -111,8 +111,7 @@ class Session(Transfers):
         Guarantees that none is alive when it returns; a silent host is named on standard error. A
         running cell ends with an error. Exit handlers (``atexit``) run if they take under a second.
         """
-        if left := self._life.close():
-            StderrNotices().notice(left)
+        self._work.notice(self._life.close())
 
     def helper_pids(self) -> dict[str, int]:
         """Returns the process ids of what serves the group, by what it is."""
@@ -121,8 +120,7 @@ class Session(Transfers):
     def where(self, processes: Iterable[int] | None = None) -> dict[int, Whereabouts]:
         """Returns where the processes are: Python stacks, also while they wait in C++.
 
-        A process that is dead, stopped, or keeps the lock of its interpreter is left out, and
-        named on standard error.
+        One that is dead, stopped, or keeps its interpreter's lock is left out, and named on stderr.
 
         Args:
             processes: Their indices; all by default.
@@ -227,6 +225,7 @@ class Session(Transfers):
         repeats: int | None = None,
         script: Script | None = None,
         profile: str = "",
+        steps: bool = False,
     ) -> CellResult:
         """Runs code on every process, as IPython would run a cell.
 
@@ -249,6 +248,7 @@ class Session(Transfers):
             repeats: How many calls after the first there are to be, if it is timed.
             script: Run in the place of the code, as ``jaxnb run`` does.
             profile: Where the files of ``jax.profiler`` go, if it is to run: ``result.profile``.
+            steps: Note each line's values in a ``shard_map``, without ``jit``: ``result.steps``.
 
         Raises:
             CellError: A process raised (its ``result`` has everything).
@@ -267,9 +267,10 @@ class Session(Transfers):
             aside=aside,
             pitfalls=self.options.pitfalls,
             check_nans=one_of_nans(check_nans),
-            calls=calls_of(repeats) if time else 0,
+            calls=calls_of(repeats, steps) if time else 0,
             script=script,
             profile=profile,
+            steps=steps,
         )
         return self._cells.run(
             request, sink or StderrNotices(), cell, outputs, timeout, interrupted, raise_on_error
@@ -312,8 +313,7 @@ class Session(Transfers):
             CellError: A process raised: a name does not exist, or a call failed on some only.
             NotCompiledError: A plan's setup raised.
         """
-        runs = run and devices is None
-        code = comparing.code_of(call, specs, mesh, out_specs, repeats, runs)
+        code = comparing.code_of(call, specs, mesh, out_specs, repeats, run and devices is None)
         if devices is None:
             comparing.require_no_setup(setup)
             return comparing.compare_on(partial(self.run, cell=cell), code, call, sink)

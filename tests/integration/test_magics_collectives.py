@@ -113,6 +113,26 @@ def test_errors_show_the_lines_of_the_notebook(nb: Notebook) -> None:
     assert "usage: %spmd_collectives [options] CALL" in nb.good("%spmd_collectives -h").text
 
 
+def test_stepping_through_a_shard_map(nb: Notebook) -> None:
+    nb.good("%spmd mesh = jax.make_mesh((4,), ('x',), axis_types=(jax.sharding.AxisType.Auto,))")
+    nb.good("%%spmd\n@jax.shard_map(mesh=mesh, in_specs=P('x'), out_specs=P('x'))\ndef double(x):"
+            "\n    y = 2 * x\n    return y")  # fmt: skip
+    shown = nb.good("%%spmd_steps --out found\n\nz = jnp.arange(4.0)\ndouble(z)")
+    assert shown.text.startswith("3 steps · mesh x 4 · without `jit`")
+    assert (
+        "line 4: `y = 2 * x`\n  `y` · float32[1]\n    x 0  x 1  x 2  x 3\n    [0]  [2]  [4]  [6]"
+        in (shown.text)
+    )
+    assert "float32[4]" in shown.text  # its value
+    assert shown.html.count("rgba(0,114,178") > 4
+    assert nb.good("len(found.steps.steps)").text.strip() == "3"
+    assert "line 2" in nb.bad("%%spmd_steps\ndouble(1 / 0)", "CellError")
+    assert "unknown option 'double(z)'" in nb.bad("%%spmd_steps double(z)\ndouble(z)")
+    assert "The cell is empty" in nb.bad("%spmd_steps")
+    assert "exclude each other" in nb.bad("%spmd_steps --time double(z)")
+    assert "each line within shard_map" in " ".join(nb.good("%spmd_steps -h").text.split())
+
+
 def test_comparing_shardings(nb: Notebook) -> None:
     nb.good(MLP)
     nb.good("%spmd mesh = jax.make_mesh((4,), ('x',), axis_types=(jax.sharding.AxisType.Auto,))")

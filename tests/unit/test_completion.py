@@ -93,6 +93,7 @@ def test_other_places_are_the_notebooks(marked: str) -> None:
         ("%spmd_start --launcher f|", ["fork"]),
         ("%spmd_compare f(x) --no|", ["--no-run"]),
         ("%spmd_auto of|", ["off"]),
+        ("%spmd_steps --o|", ["--out", "--outputs"]),
     ],
 )
 def test_options_and_their_values(marked: str, expected: list[str]) -> None:
@@ -114,6 +115,7 @@ def test_options_and_their_values(marked: str, expected: list[str]) -> None:
         ("%spmd_push w --mesh m|", "m"),
         ("%spmd_save folder x|", "x"),
         ("%spmd_collectives f(a, b|", "f(a, b"),
+        ("%spmd_steps --timeout 9 f(a, b|", "f(a, b"),
     ],
 )
 def test_code_in_a_line(marked: str, text: str) -> None:
