@@ -63,81 +63,59 @@ def play(kind: CollectiveKind, size: int, *, is_ring: bool = True) -> Exchange:
         is_ring: The last sends to the first, in a permute.
     """
     places = range(size)
+    parts = [[Piece(frozenset({d}), k) for k in places] for d in places]
+    wholes = [Piece(frozenset({d})) for d in places]
+    held: list[list[Piece | None]]
     match kind:
         case "all-reduce" | "reduce-scatter":
-            return _reduced(size, is_gathered=kind == "all-reduce")
+            held = [[*each] for each in parts]
+            steps = list(_around(held, 1))
+            held = [[held[d][d] if k == d else None for k in places] for d in places]
+            if kind == "reduce-scatter":
+                return Exchange(_frozen(parts), tuple(steps), tuple((held[d][d],) for d in places))
+            steps += _around(held, 0)
+            return Exchange(_frozen(parts), tuple(steps), _frozen(held))
         case "all-gather":
-            own: list[list[Piece | None]] = [
-                [Piece(frozenset({d})) if k == d else None for k in places] for d in places
-            ]
-            before = _frozen(own)
-            return Exchange(before, tuple(_around(own)), _frozen(own))
+            held = [[wholes[d] if k == d else None for k in places] for d in places]
+            return Exchange(_frozen(held), tuple(_around(held, 0)), _frozen(held))
         case "all-to-all" | "ragged-all-to-all":
-            before = _parts(size)
-            turned = tuple(tuple(before[d][j] for d in places) for j in places)
             steps = [
-                tuple(
-                    Arrival((d + s) % size, d, Piece(frozenset({d}), (d + s) % size))
-                    for d in places
-                )
+                tuple(Arrival((d + s) % size, d, parts[d][(d + s) % size]) for d in places)
                 for s in range(1, size)
             ]
-            return Exchange(before, tuple(steps), turned)
+            return Exchange(_frozen(parts), tuple(steps), tuple(zip(*parts, strict=True)))
         case "collective-permute":
-            whole = [Piece(frozenset({d})) for d in places]
             sends = [(d, (d + 1) % size) for d in (places if is_ring else places[:-1])]
-            moved = {target: whole[source] for source, target in sends}
-            step = tuple(Arrival(target, source, whole[source]) for source, target in sends)
+            step = tuple(Arrival(target, source, wholes[source]) for source, target in sends)
+            moved = {each.target: each.piece for each in step}
             return Exchange(
-                tuple((each,) for each in whole), (step,), tuple((moved.get(d),) for d in places)
+                tuple((each,) for each in wholes), (step,), tuple((moved.get(d),) for d in places)
             )
         case "collective-broadcast":
-            first = Piece(frozenset({0}))
+            first = wholes[0]
             steps = [(Arrival(d + 1, d, first),) for d in places[:-1]]
             return Exchange(((first,), *((None,),) * (size - 1)), tuple(steps), ((first,),) * size)
-
-
-def _parts(size: int) -> Held:
-    return tuple(tuple(Piece(frozenset({d}), k) for k in range(size)) for d in range(size))
 
 
 def _frozen(held: Sequence[Sequence[Piece | None]]) -> Held:
     return tuple(map(tuple, held))
 
 
-def _reduced(size: int, *, is_gathered: bool) -> Exchange:
-    before = _parts(size)
-    held: list[list[Piece | None]] = [list(each) for each in before]
-    steps = []
-    for step in range(size - 1):
-        arrivals = []
-        for source in range(size):
-            target, part = (source + 1) % size, (source - step - 1) % size
-            sent, own = held[source][part], held[target][part]
-            assert sent is not None
-            assert own is not None
-            arrivals.append(Arrival(target, source, Piece(sent.of | own.of, part)))
-        for each in arrivals:
-            assert each.piece.part is not None
-            held[each.target][each.piece.part] = each.piece
-        steps.append(tuple(arrivals))
-    kept = [[held[d][k] if k == d else None for k in range(size)] for d in range(size)]
-    if is_gathered:
-        steps += _around(kept)
-        return Exchange(before, tuple(steps), _frozen(kept))
-    return Exchange(before, tuple(steps), tuple((held[d][d],) for d in range(size)))
+def _around(held: list[list[Piece | None]], behind: int) -> Iterator[tuple[Arrival, ...]]:
+    """Passes pieces around until all have been at all devices; changes ``held``.
 
-
-def _around(held: list[list[Piece | None]]) -> Iterator[tuple[Arrival, ...]]:
-    """Passes on what each device has in its own place, until all have all; changes ``held``."""
+    Each device begins with that of its own place, or so many places behind, and then passes on
+    what has come, summed with what it has there.
+    """
     size = len(held)
     for step in range(size - 1):
         arrivals = []
         for source in range(size):
-            place = (source - step) % size
-            piece = held[source][place]
-            assert piece is not None
-            arrivals.append((place, Arrival((source + 1) % size, source, piece)))
+            target, place = (source + 1) % size, (source - step - behind) % size
+            sent, own = held[source][place], held[target][place]
+            assert sent is not None
+            piece = sent._replace(of=sent.of | own.of) if own else sent
+            arrivals.append((place, Arrival(target, source, piece)))
         for place, each in arrivals:
             held[each.target][place] = each.piece
         yield tuple(each for _, each in arrivals)
