@@ -67,6 +67,9 @@ LATE_SECONDS = 1e-4
 """A process that comes later by less than this does not count as late: clocks are read some
 microseconds after the call, and processes may share a core."""
 
+LATE_BETWEEN_HOSTS = 1e-2
+"""The same for processes of several hosts, whose clocks are aligned by when a cell began."""
+
 Key = tuple[tuple[int, ...], int]
 """The processes of a computation, and the dispatch's number over them."""
 
@@ -81,6 +84,7 @@ class Arrival(NamedTuple):
 
 def compared(
     arrivals: Mapping[int, Mapping[Key, Arrival]],
+    least: float = LATE_SECONDS,
 ) -> tuple[int, list[insight.Late], dict[int, list[tuple[float, float]]]]:
     """Compares when the processes came to each dispatch that all of its processes recorded.
 
@@ -89,6 +93,7 @@ def compared(
 
     Args:
         arrivals: Process index to its dispatches.
+        least: By how many seconds one comes clearly last.
 
     Returns:
         How many were compared; those to which one came clearly last, in order; and process index
@@ -111,7 +116,7 @@ def compared(
             until = min(came.start, arrival.stop)
             if until > arrival.start:
                 held[process].append((arrival.start, until))
-        if came.start - there[second].start >= LATE_SECONDS:
+        if came.start - there[second].start >= least:
             waited = {p: came.start - a.start for p, a in there.items() if p != last}
             lates.append(insight.Late(number, came.site, last, came.start, waited))
     lates.sort(key=lambda late: late.at)
@@ -234,7 +239,10 @@ def timeline_of(cell: int, told: Mapping[int, Told]) -> CellTimeline:
         host = told[index].host
         begins[host] = min(begins.get(host, activity.started), activity.started)
     starts = {i: each.started - begins[told[i].host] for i, each in known.items()}
-    dispatches, lates, held = compared({i: _arrivals(each, starts[i]) for i, each in known.items()})
+    arrivals = {i: _arrivals(each, starts[i]) for i, each in known.items()}
+    hosts = len({each.host for each in told.values()})
+    least = LATE_SECONDS if hosts == 1 else LATE_BETWEEN_HOSTS
+    dispatches, lates, held = compared(arrivals, least)
     return CellTimeline(
         cell=cell,
         processes={
@@ -245,7 +253,7 @@ def timeline_of(cell: int, told: Mapping[int, Told]) -> CellTimeline:
         forgotten=max((each.dispatches - each.known for each in known.values()), default=0),
         lates=tuple(lates),
         stragglers=tuple(stragglers(lates)),
-        hosts=len({each.host for each in told.values()}),
+        hosts=hosts,
     )
 
 

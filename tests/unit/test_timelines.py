@@ -118,6 +118,13 @@ def test_who_came_last_and_for_how_long_the_others_waited() -> None:
     assert found.seconds == pytest.approx(1.1)
 
 
+def test_between_hosts_milliseconds_name_nobody() -> None:
+    apart = [activity(0.0, [(at, 0.9)]) for at in (0.1, 0.108)]
+    here = told(*apart)
+    assert timeline_of(1, here).straggler is not None
+    assert timeline_of(1, {**here, 1: replace(here[1], host="there")}).straggler is None
+
+
 def test_what_other_threads_used_of_the_processor_is_computing() -> None:
     """From one dispatch to the next; not more than the time there was, nor while it was held."""
     calls = [(0.1, 0.2), (0.5, 0.6)]
