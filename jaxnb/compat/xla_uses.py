@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
@@ -42,9 +43,18 @@ class Uses:
     def __init__(self, computations: Mapping[int, Message]) -> None:
         self._computations = computations
         self._known = cache(self._read)
+        self._takers = cache(self._read_takers)
 
     def _read(self, number: int) -> dict[int, Message]:
         return {each.number(35): each for each in self._computations[number].messages(2)}
+
+    def _read_takers(self, number: int) -> dict[int, list[tuple[Message, int]]]:
+        """Returns by an instruction's number who takes its result, and as which operand."""
+        found: dict[int, list[tuple[Message, int]]] = defaultdict(list)
+        for each in self._known(number).values():
+            for operand, of in enumerate(each.numbers(36)):
+                found[of].append((each, operand))
+        return found
 
     def part_of_each(self, computation: int, instruction: Message) -> tuple[int, ...]:
         """Returns how many elements of a result each device takes for itself, by its number.
@@ -89,10 +99,8 @@ class Uses:
         return most
 
     def _uses(self, number: int, within: Within) -> Iterator[Use]:
-        for each in self._known(within.number).values():
-            for operand, of in enumerate(each.numbers(36)):
-                if of == number:
-                    yield Use(each, operand, within)
+        for each, operand in self._takers(within.number).get(number, ()):
+            yield Use(each, operand, within)
 
     def _parameter(self, computation: int, operand: int) -> int:
         known = self._known(computation).items()
