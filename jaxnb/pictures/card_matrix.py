@@ -11,7 +11,6 @@ from jaxnb.display.blocks import Block, Box, Either, Facts, Fold, Grid, Note
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import WIDTH, text_table
 from jaxnb.labels import BYTE_UNITS, format_bytes, one_line, plural
-from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.compiled import Collective, CompiledReport
 from jaxnb.pictures.card_exchange import exchange_blocks
 from jaxnb.pictures.exchange import line_of, matrix
@@ -32,8 +31,9 @@ def moves_card(report: CompiledReport) -> Card:
     # Those that do the same on the same devices look the same.
     distinct: dict[object, Collective] = {}
     for each in report.collectives:
-        distinct.setdefault((each.kind, each.groups, each.pairs), each)
-    moving = [each for each in distinct.values() if each.bytes]
+        if each.bytes:
+            distinct.setdefault((each.kind, each.groups, each.pairs), each)
+    moving = [*distinct.values()]
     if not moving:
         return card_of(Facts(["nothing moves between devices"], report.name))
     pictures = [_picture(each, report, owners, i == 0) for i, each in enumerate(moving)]
@@ -49,11 +49,15 @@ def _picture(
     each: Collective, report: CompiledReport, owners: Mapping[int, int], opened: bool
 ) -> Block:
     group = max(each.groups, key=len)
-    mesh = next((m for m in report.meshes if set(group) <= set(m.device_ids)), None)
+    meshes = [m for m in report.meshes if set(group) <= set(m.device_ids)]
+    meshes.sort(key=lambda m: not set(each.axes) <= set(m.axis_names))
+    mesh = meshes[0] if meshes else None
     over = ", ".join(each.axes) or "no axis"
     facts = [f"each device sends {format_bytes(each.bytes)}"]
     if len(each.groups) > 1:
-        facts.insert(0, f"one of {len(each.groups)} groups of {plural(len(group), 'device')}")
+        are_alike = len({len(g) for g in each.groups}) == 1
+        which = "one of {} groups of {}" if are_alike else "the largest of {} groups: {}"
+        facts.insert(0, which.format(len(each.groups), plural(len(group), "device")))
     if each.source:
         facts.append(str(each.source))
     blocks = exchange_blocks(each.kind, group, pairs=each.pairs, owners=owners, mesh=mesh)
@@ -68,19 +72,23 @@ def matrix_blocks(report: CompiledReport, owners: Mapping[int, int]) -> list[Blo
     title = "from each device (row) to each other, in one call"
     if len(report.devices) < WHOLE:
         return [Note(title, "dim"), _matrix(matrix(report), report.devices, owners)]
+    lines = {(axis, line): sent for axis, line, sent in _lines(report)}  # meshes may share one
     blocks: list[Block] = []
-    for mesh, axis in _axes(report):
-        line, sent = line_of(report, mesh, axis)
-        if sent.any():
-            over = f"{title}, along {axis} (size {len(line)})"
-            blocks += [Note(over, "dim"), *_line(sent, line, owners)]
+    for (axis, line), sent in lines.items():
+        over = f"{title}, along {axis} (size {len(line)})"
+        blocks += [Note(over, "dim"), *_line(sent, line, owners)]
+    if any(each.bytes and len(each.axes) != 1 for each in report.collectives):
+        blocks.append(Note("Not by axis, so only in `.matrix()`: several axes, or none.", "dim"))
     return blocks
 
 
-def _axes(report: CompiledReport) -> Iterator[tuple[MeshInfo, str]]:
+def _lines(report: CompiledReport) -> Iterator[tuple[str, tuple[int, ...], np.ndarray[Any, Any]]]:
     along = {each.axes[0] for each in report.collectives if len(each.axes) == 1}
-    for mesh in report.meshes[:1]:
-        yield from ((mesh, name) for name in mesh.axis_names if name in along)
+    for mesh in report.meshes:
+        for axis in filter(along.__contains__, mesh.axis_names):
+            line, sent = line_of(report, mesh, axis)
+            if sent.any():
+                yield axis, line, sent
 
 
 def _line(
@@ -123,7 +131,8 @@ def _matrix(
 
 def _table(sent: np.ndarray[Any, Any], names: Sequence[str]) -> str:
     """Returns numbers of one unit, as eight sizes with theirs are wider than a terminal."""
-    power = min(max(0, int(sent.max()).bit_length() - 1) // 10, len(BYTE_UNITS) - 1)
+    last = len(BYTE_UNITS) - 1
+    power = next(k for k in range(last + 1) if sent.max() < 999.5 * 1024**k or k == last)
     cells = [[f"{x / 1024**power:.3g}" if x else "·" for x in row] for row in sent.tolist()]
     rows = [[BYTE_UNITS[power], *(name.partition("d")[2] for name in names)]]
     rows += [[name, *row] for name, row in zip(names, cells, strict=True)]

@@ -209,8 +209,9 @@ def line_of(
     along = mesh.axis_names.index(axis)
     devices = np.moveaxis(np.reshape(mesh.device_ids, mesh.shape), along, -1)
     line = tuple(map(int, devices.reshape(-1, mesh.shape[along])[0]))
+    known = frozenset(line)
     moving = [(c, g) for c in report.collectives if c.axes == (axis,) for g in c.groups]
-    return line, _summed(line, ((c, g) for c, g in moving if line[0] in g))
+    return line, _summed(line, ((c, g) for c, g in moving if known.issuperset(g)))
 
 
 def _summed(

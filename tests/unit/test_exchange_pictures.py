@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import jaxnb
+from jaxnb.compiled.collectives import joined_by
 from jaxnb.errors import UsageError
 from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.compiled import Collective, CollectiveKind, CompiledReport, Part
 from jaxnb.pictures.card_matrix import moves_card
-from jaxnb.pictures.exchange import Piece, links, matrix, play, sent_bytes
+from jaxnb.pictures.exchange import Piece, line_of, links, matrix, play, sent_bytes
 
 KINDS = get_args(CollectiveKind)
 
@@ -123,3 +124,41 @@ def test_what_cannot_be_drawn_is_told(changed: dict[str, Any], said: str) -> Non
     asked = {"collective": "psum", "mesh_shape": (4,), "axis": 0, **changed}
     with pytest.raises(UsageError, match=said):
         jaxnb.picture(asked.pop("collective"), **asked)
+
+
+def permute(*pairs: tuple[int, int], nbytes: int = 4096) -> Collective:
+    made = collective("collective-permute", *joined_by(pairs), nbytes=nbytes)
+    return replace(made, pairs=pairs)
+
+
+@pytest.mark.parametrize(
+    "pairs", [[(i, i ^ 1) for i in range(32)], [(i, i + 1) for i in range(1, 31)]]
+)
+def test_a_line_has_all_that_is_sent_along_it(pairs: list[tuple[int, int]]) -> None:
+    made = report(permute(*pairs), shape=(32,))
+    _, sent = line_of(made, made.meshes[0], "x")
+    assert [*zip(*np.nonzero(sent), strict=True)] == pairs
+
+
+def test_from_32_devices_on_each_mesh_is_drawn_and_what_is_not_is_told() -> None:
+    other = MeshInfo(("p", "q"), (4, 8), ("Auto", "Auto"), tuple(range(32)))
+    along = replace(collective("all-reduce", *map(tuple, np.arange(32).reshape(4, 8))), axes=("q",))
+    over_all = replace(collective("all-reduce", tuple(range(32))), axes=("p", "q"))
+    one = report(along, shape=(32,))
+    text = moves_card(replace(one, meshes=(*one.meshes, other))).text
+    assert "along q (size 8)" in text
+    assert "in the mesh p 4 × q 8" in text
+    assert ".matrix()" not in text
+    assert ".matrix()" in moves_card(report(over_all, shape=(32,))).text
+
+
+def test_groups_of_different_sizes_and_what_sends_nothing() -> None:
+    text = moves_card(report(permute((0, 1), (2, 3), (3, 4)))).text
+    assert "the largest of 2 groups: 3 devices" in text
+    nothing, much = (collective("all-reduce", tuple(range(8)), nbytes=n) for n in (0, 4096))
+    assert "each device sends 7.00 KiB" in moves_card(report(nothing, much)).text
+
+
+def test_a_matrix_has_a_unit_that_its_numbers_fit() -> None:
+    text = moves_card(report(permute((0, 1), nbytes=1000 << 10))).text
+    assert "d0  ·  0.977" in text
