@@ -79,7 +79,12 @@ class Uses:
     def _taken(self, number: int, within: Within) -> int:
         most = 0
         if self._computations[within.number].number(6) == number:
-            return 0  # it is what the computation results in
+            # It is what the computation results in, and a fusion with it.
+            if within.caller is None or within.outer is None:
+                return 0
+            most = self._taken(within.caller.number(35), within.outer)
+            if not most:
+                return 0
         for use in self._uses(number, within):
             opcode = use.by.text(2)
             if opcode == "dynamic-slice" and use.operand == 0:
