@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from jaxnb.compat.protobuf import Message
@@ -127,6 +127,9 @@ class Uses:
             opcode = each.text(2)
             if opcode in ("partition-id", "replica-id"):
                 return True
+            if opcode == "get-tuple-element" and (before := self._before_loop(each, within)):
+                waiting.append(before)
+                continue
             if opcode == "parameter" and within.caller is not None and within.outer is not None:
                 waiting.append((within.caller.numbers(36)[each.number(9)], within.outer))
             if opcode in INSIDE:
@@ -136,6 +139,27 @@ class Uses:
             else:
                 waiting += [(operand, within) for operand in each.numbers(36)]
         return False
+
+    def _before_loop(self, element: Message, within: Within) -> tuple[int, Within] | None:
+        """Returns what an element of a loop's state was before the loop; XLA moves much there."""
+        of = self._known(within.number)[element.numbers(36)[0]]
+        if of.text(2) != "parameter" or within.number not in self._loops:
+            return None
+        loop, outside = self._loops[within.number]
+        state = self._known(outside)[loop.numbers(36)[0]]
+        if state.text(2) != "tuple":
+            return None
+        return state.numbers(36)[element.number(13)], Within(outside)
+
+    @cached_property
+    def _loops(self) -> dict[int, tuple[Message, int]]:
+        """By the number of its body, a loop and the number of its computation."""
+        return {
+            each.numbers(38)[0]: (each, number)
+            for number in self._computations
+            for each in self._known(number).values()
+            if each.text(2) == "while"
+        }
 
 
 _TUPLE = 13

@@ -159,6 +159,16 @@ def own(x):
     return jax.lax.dynamic_slice_in_dim(jax.lax.psum(x, "x"), 8 * jax.lax.axis_index("x"), 8)
 @partial(mapped, out_specs=P())
 def same(x): return jax.lax.dynamic_slice_in_dim(jax.lax.psum(x, "x"), 8, 8)
+@partial(mapped, out_specs=P())
+def counted(x):
+    part = lambda k: jax.lax.dynamic_slice_in_dim(jax.lax.psum(x * k, "x"), 8 * k, 8)
+    return jax.lax.fori_loop(0, 3, lambda k, y: y + part(k), jnp.zeros((8, 2)))
+def layers(ws, x):
+    layer = lambda x, w: (jnp.tanh(x @ jax.lax.with_sharding_constraint(w, whole)), None)
+    return jnp.sum(jax.lax.scan(layer, x, ws)[0].astype(jnp.float32) ** 2)
+whole, split = NamedSharding(mesh, P()), NamedSharding(mesh, P(None, "x"))
+scanned = jax.jit(jax.grad(layers), out_shardings=split)
+half = partial(abstract, mesh, dtype=jnp.bfloat16)
 params, batch = {"w": abstract(mesh, (64, 256), "x")}, abstract(mesh, (512, 64), "x")
 x = abstract(mesh, (64, 16), None, "x")
 """)
@@ -174,7 +184,11 @@ x = abstract(mesh, (64, 16), None, "x")
     compared = programs.compare("fsdp(params, batch)", specs={"fsdp": "P('x')"}, run=False)
     assert compared["fsdp"].scatter_bytes == total.scatter_bytes
     assert [each.scatter_bytes for each in programs.collectives("own(x)")] == [7 * 8 * 2 * 4]
-    assert [each.scatter_bytes for each in programs.collectives("same(x)")] == [2 * 7 * 8 * 2 * 4]
+    for call in ("same(x)", "counted(x)"):
+        assert [each.scatter_bytes for each in programs.collectives(call)] == [2 * 7 * 8 * 2 * 4]
+    scanned = programs.collectives("scanned(half((3, 64, 64), None, 'x'), half((512, 64), 'x'))")
+    (reduce,) = (each for each in scanned if each.kind == "all-reduce")
+    assert (reduce.count, reduce.bytes) == (3, 2 * reduce.scatter_bytes)
 
 
 def test_a_reversed_mesh(programs: Session) -> None:
