@@ -69,12 +69,13 @@ class Uses:
         within, number = Within(computation), instruction.number(35)
         if instruction.message(3).number(2) != _TUPLE:
             return (self._taken(number, within),)
-        found = [0] * len(list(instruction.message(3).messages(4)))
+        places = range(len(list(instruction.message(3).messages(4))))
+        found: dict[int, list[int]] = {i: [] for i in places}
         for use in self._uses(number, within):
             if use.by.text(2) != "get-tuple-element":
-                return (0,) * len(found)
-            found[use.by.number(13)] = self._taken(use.by.number(35), within)
-        return tuple(found)
+                return (0,) * len(places)
+            found[use.by.number(13)].append(self._taken(use.by.number(35), within))
+        return tuple(max(each) if each and all(each) else 0 for each in found.values())
 
     def _taken(self, number: int, within: Within) -> int:
         most = 0

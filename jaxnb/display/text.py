@@ -193,8 +193,9 @@ def _lanes(lanes: b.Lanes) -> str:
         start = min(round(at / 100 * width), width - len(label))
         axis = axis[:start] + label + axis[start + len(label) :]
     legend = "   ".join(f"{key.symbol} {key.name}" for key in lanes.legend)
-    rows = [*zip(lanes.labels, map(bar, lanes.strips), strict=True), ("", axis), ("", legend)]
-    return "\n".join(f"{label:>{indent - 2}}  {line}".rstrip() for label, line in rows)
+    rows = [*zip(lanes.labels, map(bar, lanes.strips), strict=True), ("", axis)]
+    lines = [f"{label:>{indent - 2}}  {line}".rstrip() for label, line in rows]
+    return "\n".join([*lines, " " * min(indent, WIDTH - len(legend)) + legend])
 
 
 def _title(column: b.Column) -> str:

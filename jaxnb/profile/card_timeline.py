@@ -125,7 +125,7 @@ def timeline_card(timeline: Timeline) -> Card:
         [
             b.Column("process", ">"),
             *(b.Column(KIND_LABELS[k], ">", optional=k == "computing") for k in SPAN_KINDS),
-            b.Column("came last", ">"),
+            b.Column("came last", ">", short="last"),
             b.Column("delayed others", ">", short="delayed"),
         ],
         [_row(timeline, each) for each in shown],

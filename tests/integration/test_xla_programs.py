@@ -148,3 +148,28 @@ ENTRY main {{
     (found,) = collectives.collectives(program, range(2), [])
     assert (found.count, found.at_most) == (3, True)
     assert not collectives.has_loops(program)
+
+
+OWN_PARTS = f"""HloModule m, num_partitions=2
+{ADD}
+ENTRY e {{
+  p = f32[8] parameter(0)
+  r = (f32[8], f32[8]) all-reduce(p, p), channel_id=1, use_global_device_ids=true, to_apply=add
+  own = f32[8] get-tuple-element(r), index=0
+  whole = f32[8] get-tuple-element(r), index=1
+  again = f32[8] get-tuple-element(r), index=1
+  device = u32[] partition-id()
+  four = u32[] constant(4)
+  start = u32[] multiply(device, four)
+  a = f32[4] dynamic-slice(own, start), dynamic_slice_sizes={{4}}
+  b = f32[4] dynamic-slice(again, start), dynamic_slice_sizes={{4}}
+  c = f32[8] negate(whole)
+  ROOT t = (f32[4], f32[4], f32[8]) tuple(a, b, c)
+}}
+"""
+
+
+def test_what_is_taken_of_a_sum_by_all_who_take_it() -> None:
+    """XLA may name an element of a tuple twice."""
+    program = parsed(OWN_PARTS)
+    assert program.computations[program.entry][0].taken == (4, 0)

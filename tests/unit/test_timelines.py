@@ -221,9 +221,9 @@ cell [7] · 2 processes · 2.0 s · 40 dispatches compared
   process 1  ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░░░░░░
              0                0.5 s            1.0 s           1.5 s       2.0 s
              █ Python   ▓ tracing   ▒ compiling   ░ dispatching   · waiting
-  process Python tracing compiling dispatching waiting came last delayed
+  process Python tracing compiling dispatching waiting last delayed
         0  1.0 s                                 1.0 s
-        1         0.50 s     1.0 s      0.50 s                31   1.0 s
+        1         0.50 s     1.0 s      0.50 s           31   1.0 s
 Process 1 was last at 31 of 40 dispatches; process 0 waited up to 1.0 s for it,
 most at line 5 (`jit(step)`)."""
 
@@ -231,6 +231,10 @@ most at line 5 (`jit(step)`)."""
 def test_the_text_of_a_timeline() -> None:
     text = timeline_card(TIMELINE).text
     assert text.startswith(TEXT)
+    assert max(map(len, text.splitlines())) <= 80
+    every = [Span(i / 4, (i + 1) / 4, kind) for i, kind in enumerate(SPAN_KINDS)]
+    text = timeline_card(replace(TIMELINE, processes={0: HERE, 1: process(1, *every)})).text
+    assert "░ dispatching   # computing   · waiting" in text
     assert max(map(len, text.splitlines())) <= 80
 
 
