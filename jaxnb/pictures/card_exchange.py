@@ -253,10 +253,12 @@ def _asked_mesh(
     else:
         shape = tuple(mesh_shape)
         names = tuple("xyzw"[: len(shape)])
-    if not shape or len(names) != len(shape) or not all(_is_size(each) for each in shape):
+    is_mesh = shape and len(names) == len(shape) and all(_is_size(each) for each in shape)
+    if not is_mesh or prod(shape) > _MOST:
         raise UsageError(
             f"A mesh has a size of at least 1 for each axis: {{'data': 2, 'model': 4}}, or (2, 4) "
-            f"with axes x and y; not {mesh_shape!r}. Nothing was drawn."
+            f"with axes x and y (up to four without names), and at most {_MOST} devices; not "
+            f"{mesh_shape!r}. Nothing was drawn."
         )
     name = names[axis] if isinstance(axis, int) and -len(names) <= axis < len(names) else axis
     along = names.index(one_of("axis", str(name), names, "Nothing was drawn."))
@@ -265,10 +267,10 @@ def _asked_mesh(
 
 
 def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-_MOST = 4096
+_MOST = 65536
 
 
 def _asked_values(
@@ -276,7 +278,10 @@ def _asked_values(
 ) -> np.ndarray[Any, Any] | Sequence[Any]:
     if values is None:
         return ()
-    found = np.asarray(values)
+    try:
+        found = np.asarray(values)
+    except ValueError:  # lists of different lengths
+        found = np.array(None)
     is_few = found.ndim in (1, 2) and found.size <= devices * DRAWN * 2
     if found.dtype.kind not in "biufc" or not is_few or len(found) != devices or size > DRAWN:
         raise UsageError(

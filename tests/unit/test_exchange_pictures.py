@@ -115,8 +115,11 @@ def test_a_collective_is_drawn_without_a_group() -> None:
         ({"axis": 3}, "Unknown axis '3'"),
         ({"mesh_shape": ()}, "A mesh has a size"),
         ({"mesh_shape": (2, 0)}, "A mesh has a size"),
+        ({"mesh_shape": (2,) * 5}, "up to four without names"),
+        ({"mesh_shape": (4096,) * 3}, "at most 65536 devices"),
         ({"values": [1, 2]}, "for each of the 4 devices"),
         ({"values": ["a"] * 4}, "for each of the 4 devices"),
+        ({"values": [[1], [1, 2], [1], [1]]}, "for each of the 4 devices"),
         ({"collective": "psum_scatter", "values": [[1, 2, 3]] * 4}, "cannot be cut into 4"),
     ],
 )
