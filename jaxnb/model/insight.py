@@ -143,6 +143,8 @@ class Activity:
         used: What the other threads, XLA's, had used of the processor by when each began, in
             seconds since the cell began; likewise. 0 if it was another thread's.
         used_at_end: The same, when the cell had ended.
+        compiled: When lowering or compiling had ended, and the same then: XLA compiles with other
+            threads, which is no computing.
     """
 
     started: float
@@ -156,6 +158,7 @@ class Activity:
     dispatches: int = 0
     used: bytes = field(default=b"", repr=False)
     used_at_end: float = 0.0
+    compiled: tuple[tuple[float, float], ...] = ()
 
     @property
     def known(self) -> int:

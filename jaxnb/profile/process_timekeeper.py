@@ -44,6 +44,7 @@ class WatchedCell:
         compiles: How many computations the backend compiled, or loaded.
         loads: How many of them were loaded, as another process has compiled them.
         cpu: What the other threads had used of the processor when it began.
+        compiled: What they had when lowering or compiling ended, and when that was.
     """
 
     started: float
@@ -55,6 +56,7 @@ class WatchedCell:
     compiles: int = 0
     loads: int = 0
     cpu: float = 0.0
+    compiled: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_TOLD))
 
     def note(self, kept: deque[Span], span: Span) -> None:
         """Keeps an event or a wait."""
@@ -118,13 +120,21 @@ class Timekeeper(Feature):
             return
         now = time.monotonic()  # JAX tells when it has ended
         cell.note(cell.events, Span(now - duration_secs, now, kind))
+        if kind == "compiling":
+            cell.compiled.append((now, cpu_of_others()))
 
     def _activity_of(self, cell: WatchedCell) -> Activity:
         """Returns what the main thread did; the recorder has the computations over processes."""
         recorder, started = self._recorder, cell.started
         spans = (*cell.waits, *cell.events)
         told = tuple(Span(s.start - started, s.stop - started, s.kind) for s in spans)
-        activity = Activity(started, told, cell.dropped, used_at_end=cpu_of_others() - cell.cpu)
+        activity = Activity(
+            started,
+            told,
+            cell.dropped,
+            used_at_end=cpu_of_others() - cell.cpu,
+            compiled=tuple((at - started, cpu - cell.cpu) for at, cpu in cell.compiled),
+        )
         if not (dispatches := sum(trail.count for trail in recorder.trails())):
             return activity
         offset = recorder.started - started

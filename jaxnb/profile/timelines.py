@@ -267,12 +267,13 @@ def _arrivals(activity: insight.Activity, offset: float) -> dict[Key, Arrival]:
 def _computing(activity: insight.Activity, seconds: float) -> Iterator[tuple[float, float]]:
     """Yields when other threads computed: what they used from one dispatch to the next, at once.
 
-    They may have been slower, or later: what is known is how much it was until the next dispatch.
+    They may have been slower, or later: what is known is how much it was until the next dispatch,
+    or until something was lowered or compiled.
     """
     began, before = 0.0, 0.0
     used = memoryview(activity.used).cast("d")
     calls = [(start, cpu) for (_, _, start, _), cpu in zip(activity.calls(), used, strict=True)]
-    for at, cpu in [*calls, (seconds, activity.used_at_end)]:
+    for at, cpu in [*sorted([*calls, *activity.compiled]), (seconds, activity.used_at_end)]:
         if cpu and at > began:
             yield began, began + min(at - began, max(0.0, cpu - before))
             began, before = at, cpu

@@ -138,6 +138,17 @@ def test_what_other_threads_used_of_the_processor_is_computing() -> None:
     ]  # fmt: skip
 
 
+def test_what_a_compiler_uses_is_no_computing() -> None:
+    events = (Span(0.5, 0.6, "compiling"), Span(0.6, 0.9, "compiling"))
+    compiles = replace(
+        activity(0.0, []), spans=events, compiled=((0.6, 0.1), (0.9, 1.2)), used_at_end=1.2
+    )
+    assert kinds(timeline_of(1, told(compiles)).processes[0].spans) == [
+        (0.0, 0.1, "computing"), (0.1, 0.5, "python"), (0.5, 0.9, "compiling"),
+        (0.9, 1.0, "python"),
+    ]  # fmt: skip
+
+
 def test_who_runs_ahead_waits_once() -> None:
     # Asynchronous: calls return at once, and ten are under way when the other comes.
     ahead = activity(0.0, [(0.001 * k, 0.001 * k + 0.0005) for k in range(10)])
