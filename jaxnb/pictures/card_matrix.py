@@ -96,11 +96,12 @@ def _line(
 ) -> list[Block]:
     if len(line) < _MAX_LINE:
         return [_matrix(sent, line, owners)]
-    first = sent[0]
-    targets = np.flatnonzero(first)
-    some = [f"{format_bytes(int(first[t]))} to the one {t} further" for t in targets[:_WIDE]]
+    place = int(np.argmax(sent.sum(axis=1)))  # the first, where all send as much
+    further = np.roll(sent[place], -place)
+    targets = np.flatnonzero(further)
+    some = [f"{format_bytes(int(further[t]))} to the one {t} further" for t in targets[:_WIDE]]
     more = [f"… {plural(len(targets) - _WIDE, 'more device')}"] if len(targets) > _WIDE else []
-    return [Facts([*some, *more], "the first sends")]
+    return [Facts([*some, *more], f"d{line[place]} sends")]
 
 
 def _matrix(

@@ -141,6 +141,7 @@ def test_a_line_has_all_that_is_sent_along_it(pairs: list[tuple[int, int]]) -> N
     made = report(permute(*pairs), shape=(32,))
     _, sent = line_of(made, made.meshes[0], "x")
     assert [*zip(*np.nonzero(sent), strict=True)] == pairs
+    assert " sends · 4.00 KiB to the one 1 further" in moves_card(made).text
 
 
 def test_from_32_devices_on_each_mesh_is_drawn_and_what_is_not_is_told() -> None:
