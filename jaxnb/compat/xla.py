@@ -156,7 +156,8 @@ def _along_axes(message: Message) -> Groups:
         place, part = axis.number(1), axis.message(2)
         first, inner = (part.number(1), part.number(2)) if 2 in axis else (1, sizes[place])
         cut[place] = [(first, False), (inner, True), (sizes[place] // (first * inner), False)]
-    dimensions = [piece for pieces in cut for piece in pieces]
+    # Without those of size 1: NumPy has 64 dimensions at most.
+    dimensions = [piece for pieces in cut for piece in pieces if piece[0] > 1]
     array = numbers.reshape([size for size, _ in dimensions])
     within = [i for i, (_, is_in) in enumerate(dimensions) if is_in]
     outside = [i for i, (_, is_in) in enumerate(dimensions) if not is_in]
