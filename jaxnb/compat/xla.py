@@ -150,17 +150,25 @@ def _along_axes(message: Message) -> Groups:
     elif 3 in mesh:
         tiled = mesh.message(3)
         numbers = _range(tiled.numbers(1), tiled.numbers(2)).reshape(-1)
-    # Each axis is split into what is before, in and behind the part that a group goes along.
-    cut = [[(1, False), (size, False), (1, False)] for size in sizes]
-    for axis in message.messages(2):
+    # By axis the parts that groups go along: where one begins, its size, its place in the order.
+    parts: list[list[tuple[int, int, int]]] = [[] for _ in sizes]
+    for order, axis in enumerate(message.messages(2)):
         place, part = axis.number(1), axis.message(2)
         first, inner = (part.number(1), part.number(2)) if 2 in axis else (1, sizes[place])
-        cut[place] = [(first, False), (inner, True), (sizes[place] // (first * inner), False)]
+        parts[place].append((first, inner, order))
+    # Each axis is cut into what a group goes along, with its place in the order, and the rest.
+    dimensions: list[tuple[int, int | None]] = []
+    for size, known in zip(sizes, parts, strict=True):
+        at = 1
+        for first, inner, order in sorted(known):
+            dimensions += [(first // at, None), (inner, order)]
+            at = first * inner
+        dimensions.append((size // at, None))
     # Without those of size 1: NumPy has 64 dimensions at most.
-    dimensions = [piece for pieces in cut for piece in pieces if piece[0] > 1]
+    dimensions = [each for each in dimensions if each[0] > 1]
     array = numbers.reshape([size for size, _ in dimensions])
-    within = [i for i, (_, is_in) in enumerate(dimensions) if is_in]
-    outside = [i for i, (_, is_in) in enumerate(dimensions) if not is_in]
+    within = [i for _, i in sorted((o, i) for i, (_, o) in enumerate(dimensions) if o is not None)]
+    outside = [i for i, (_, order) in enumerate(dimensions) if order is None]
     width = math.prod(array.shape[i] for i in within)
     return _as_groups(array.transpose(outside + within).reshape(-1, width))
 
