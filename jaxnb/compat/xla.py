@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 
 from jaxnb.compat.protobuf import Message
-from jaxnb.compat.xla_uses import Uses
+from jaxnb.compat.xla_uses import Taken, Uses
 from jaxnb.model.compiled import CollectiveKind, Part, SourceLine
 
 # The numbers of fields are those of XLA's ``hlo.proto`` and ``xla_data.proto``; they never change.
@@ -250,8 +250,8 @@ class Instruction:
         global_ids: Its groups list devices.
         trip_count: How often a loop's body is run, if XLA has found out.
         wrapped: It stands for the ``async-start`` that it is wrapped in.
-        taken: Of an all-reduce, for each array that it results in: how many elements each device
-            takes for itself, by its number; 0 for all.
+        taken: Of an all-reduce, for each array that it results in: what each device takes of it
+            for itself; None for all, or if it is not known.
     """
 
     name: str
@@ -266,7 +266,7 @@ class Instruction:
     global_ids: bool = False
     trip_count: int | None = None
     wrapped: bool = False
-    taken: tuple[int, ...] = ()
+    taken: tuple[Taken | None, ...] = ()
 
     @property
     def kind(self) -> str | None:
@@ -308,9 +308,10 @@ def read_program(serialized: bytes, moved: Mapping[Place, Place] = NOT_MOVED) ->
     """
     module = Message(serialized)
     messages = {each.number(5): each for each in module.messages(3)}
-    reader = _Reader(frames_of(module, moved), messages, Uses(messages))
-    places, entry = _schedule(module), module.number(6)
     devices = module.message(15)
+    uses = Uses(messages, devices.number(2) or 1)
+    reader = _Reader(frames_of(module, moved), messages, uses)
+    places, entry = _schedule(module), module.number(6)
     known = messages[entry].messages(2) if entry in messages else ()
     return Program(
         name=module.text(1),
@@ -372,9 +373,7 @@ class _Reader:
             has_channel=message.number(26) > 0,
             global_ids=bool(message.number(71)),
             trip_count=_trip_count(message.text(43)) if opcode == "while" else None,
-            taken=(
-                self.uses.part_of_each(computation, message) if found.kind == "all-reduce" else ()
-            ),
+            taken=(self.uses.taken(computation, message) if found.kind == "all-reduce" else ()),
         )
 
     def _wrapped(self, start: Message) -> Instruction | None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from jaxnb.compat.xla import Groups, Instruction, Program, Shape, arrays, participants
+from jaxnb.compat.xla_uses import Taken
 from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.compiled import Collective, CollectiveKind, Part
 from jaxnb.pictures.exchange import sent_bytes
@@ -204,7 +205,7 @@ def _collective(
         along = axes_of_groups(groups, assignment, meshes)
         size = max(map(len, groups), default=1)
         sent = sent_bytes(kind, result_bytes, size)
-        scattered = _scatter_bytes(kind, parts, instruction.taken, size)
+        scattered = _scatter_bytes(kind, parts, instruction.taken, groups)
 
     def devices(numbers: Sequence[int]) -> tuple[int, ...]:
         return tuple(assignment[n] if n < len(assignment) else n for n in numbers)
@@ -243,14 +244,21 @@ def joined_by(pairs: Iterable[tuple[int, int]]) -> Groups:
 
 
 def _scatter_bytes(
-    kind: CollectiveKind, parts: Sequence[Part], taken: Sequence[int], size: int
+    kind: CollectiveKind, parts: Sequence[Part], taken: Sequence[Taken | None], groups: Groups
 ) -> int:
     """Returns what a device sends if all-reduces of which it takes its own part are scattered."""
-    own = [
-        kind == "all-reduce" and 0 < count * size <= math.prod(part.shape)
-        for part, count in zip(parts, taken or (0,) * len(parts), strict=True)
-    ]
-    scattered = sum(part.nbytes for part, is_own in zip(parts, own, strict=True) if is_own)
+    size = max(map(len, groups))
+
+    def is_own(part: Part, own: Taken | None) -> bool:
+        """Whether no two devices of a group take the same part."""
+        if kind != "all-reduce" or own is None or own.elements * size > math.prod(part.shape):
+            return False
+        if max(map(max, groups)) >= len(own.parts):  # of replicas
+            return False
+        return all(len({own.parts[d] for d in group}) == len(group) for group in groups)
+
+    pairs = zip(parts, taken or (None,) * len(parts), strict=True)
+    scattered = sum(part.nbytes for part, own in pairs if is_own(part, own))
     others = sum(part.nbytes for part in parts) - scattered
     return sent_bytes("reduce-scatter", scattered // size, size) + sent_bytes(kind, others, size)
 
