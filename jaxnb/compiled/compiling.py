@@ -136,7 +136,8 @@ class Collectives(list[model.Collective]):
         """Returns how many bytes each device sends to each in one call.
 
         Around rings, and pair by pair for an all-to-all. What is in loops of unknown length counts
-        once. The largest sum of a row is the sum of the totals' bytes.
+        once. A row's sum is what that device sends; the totals add for each collective what the
+        device sends that sends most.
 
         Returns:
             By sender and receiver, in the order of ``report.devices``.

@@ -95,7 +95,8 @@ def _last_lines(log: IO[bytes]) -> str:
     return "\n".join(line[:300] for line in lines[-_LAST_LINES:]) or "(nothing)"
 
 
-MAX_DEVICES = 65536
+MAX_DEVICES = 2048
+"""JAX takes CPU devices of higher numbers for those of another process."""
 
 
 def plan(

@@ -47,7 +47,8 @@ class Roofline:
 
     def card(self) -> Card:
         """Returns the table."""
-        flops = f"{format_count(round(self.report.flops or 0))} FLOPs"
+        counted = self.report.flops
+        flops = "? FLOPs" if counted is None else f"{format_count(round(counted))} FLOPs"
         rows: list[Row] = [
             _row("computing", flops, f"{self.flops / 1e12:.3g} TFLOP/s", self.compute_seconds)
         ]
@@ -85,6 +86,10 @@ def _notes(report: CompiledReport) -> list[str]:
     notes = ["Links carry what each device sends; latency is left out."]
     if report.has_loops:
         notes.append("XLA counts the body of a loop once: computing takes longer.")
+    if any(each.count is None for each in report.collectives):
+        notes.append("Collectives in loops of unknown length count once.")
+    if any(each.at_most for each in report.collectives):
+        notes.append("Those in a branch that may not be taken count in full.")
     if report.widened:
         notes.append("The CPU's compiler moves bfloat16 as float32: elsewhere links carry half.")
     if any(each.bytes and not each.axes for each in report.collectives):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,7 @@ def collectives_parser(magic: str) -> MagicParser:
         option("--devices", type=int, metavar="N",
                help="plan for this many devices, in a process of its own"),
         flag("--show", help="draw each collective step by step, and the bytes between devices"),
-        option("--flops", type=float, metavar="F",
+        option("--flops", type=_speed, metavar="F",
                help="FLOPs of a device in a second: how long a call takes at least"),
         option("--bandwidth", type=_speeds, default={}, metavar="AXIS=B,…",
                help="bytes that a device sends along an axis in a second, with --flops"),
@@ -45,11 +46,19 @@ def collectives_parser(magic: str) -> MagicParser:
     )  # fmt: skip
 
 
+def _speed(text: str) -> float:
+    """Reads a number above zero."""
+    speed = float(text)
+    if not speed > 0:  # nan is not, either
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return speed
+
+
 def _speeds(text: str) -> dict[str, float]:
     """Reads ``x=9e10,y=4.5e10``."""
     pairs = [each.partition("=") for each in text.split(",")]
     try:
-        return {name.strip(): float(value) for name, _, value in pairs}
+        return {name.strip(): _speed(value) for name, _, value in pairs}
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not AXIS=B,…, as in x=9e10,y=4.5e10"
@@ -105,9 +114,8 @@ class CompilingMagics(SessionMagics):
         magic = "%spmd_collectives" if cell is None else "%%spmd_collectives"
         parser = collectives_parser(magic)
         options, rest = split_options(line, parser)
-        call, bracket, behind = rest.rpartition(")")
-        if behind.lstrip().startswith("--"):
-            options, rest = f"{options} {behind}", call + bracket
+        if behind := re.search(r"\s--[a-z][^()\[\]{}]*$", rest):
+            options, rest = f"{options} {behind[0]}", rest[: behind.start()]
         asked = parser.asked(self.shell.var_expand(options))
         if asked is None:
             return

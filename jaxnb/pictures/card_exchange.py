@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -185,7 +185,9 @@ def _text(found: Exchange, rows: Sequence[str], label: _Labels) -> str:
 
     def has(pieces: Sequence[Piece | None]) -> str:
         texts = [label(each) for each in pieces if each or not is_wide]
-        return f"{texts[0]}-{texts[-1]}" if is_wide and len(texts) > 1 else " ".join(texts)
+        between = "…" if len(label.values) else "-"
+        is_cut = is_wide and len(texts) > 1
+        return f"{texts[0]}{between}{texts[-1]}" if is_cut else " ".join(texts)
 
     def came(step: Sequence[Arrival], place: int) -> str:
         for each in step:
@@ -201,6 +203,7 @@ def _text(found: Exchange, rows: Sequence[str], label: _Labels) -> str:
         table.append([f"step {i}", *(came(step, d) for d in places)])
     table.append(["after", *map(has, found.after)])
     lines = text_table(table, "<" * len(table[0]), gap=1 if is_wide else 2).split("\n")
+    lines[:0] = [", ".join(rows)] * is_wide
     return "\n".join(x if len(x) <= WIDTH else f"{x[: WIDTH - 1]}…" for x in lines)
 
 
@@ -231,7 +234,7 @@ def picture(
     values: Any = None,
 ) -> Card:
     """Draws a collective; what :func:`jaxnb.picture` returns."""
-    kind = KINDS[one_of("collective", collective, (*KINDS,), "Nothing was drawn.")]
+    kind = KINDS[one_of("collective", str(collective), (*KINDS,), "Nothing was drawn.")]
     mesh, along = _asked_mesh(mesh_shape, axis)
     places = np.moveaxis(np.arange(prod(mesh.shape)).reshape(mesh.shape), along, -1)
     groups = places.reshape(-1, mesh.shape[along])
@@ -241,17 +244,17 @@ def picture(
         facts.append(f"the first of {len(groups)} groups of {plural(len(groups[0]), 'device')}")
     group = tuple(map(int, groups[0]))
     blocks = exchange_blocks(kind, group, mesh=mesh, values=[shown[d] for d in group if len(shown)])
-    title = f"{collective} over {mesh.axis_names[along]}"
+    title = f"{collective} over {one_line(mesh.axis_names[along], 40)}"
     return card_of(Facts(facts, title), *blocks)
 
 
-def _asked_mesh(
-    mesh_shape: Mapping[str, int] | Sequence[int], axis: str | int
-) -> tuple[MeshInfo, int]:
+def _asked_mesh(mesh_shape: Any, axis: str | int) -> tuple[MeshInfo, int]:
+    if isinstance(of_mesh := getattr(mesh_shape, "shape", None), Mapping):
+        mesh_shape = of_mesh
     if isinstance(mesh_shape, Mapping):
         names, shape = tuple(map(str, mesh_shape)), tuple(mesh_shape.values())
     else:
-        shape = tuple(mesh_shape)
+        shape = tuple(mesh_shape) if isinstance(mesh_shape, Iterable) else (mesh_shape,)
         names = tuple("xyzw"[: len(shape)])
     is_mesh = shape and len(names) == len(shape) and all(_is_size(each) for each in shape)
     if not is_mesh or prod(shape) > _MOST:
@@ -267,7 +270,7 @@ def _asked_mesh(
 
 
 def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
 
 
 _MOST = 65536

@@ -29,10 +29,10 @@ def moves_card(report: CompiledReport) -> Card:
     """What moves in a call: each collective step by step, and the bytes from device to device."""
     owners = dict(zip(report.devices, report.processes, strict=False))
     # Those that do the same on the same devices look the same.
-    distinct: dict[object, Collective] = {}
+    distinct: dict[object, list[Collective]] = {}
     for each in report.collectives:
         if each.bytes:
-            distinct.setdefault((each.kind, each.groups, each.pairs), each)
+            distinct.setdefault((each.kind, each.groups, each.pairs), []).append(each)
     moving = [*distinct.values()]
     if not moving:
         return card_of(Facts(["nothing moves between devices"], report.name))
@@ -46,19 +46,22 @@ def moves_card(report: CompiledReport) -> Card:
 
 
 def _picture(
-    each: Collective, report: CompiledReport, owners: Mapping[int, int], opened: bool
+    alike: Sequence[Collective], report: CompiledReport, owners: Mapping[int, int], opened: bool
 ) -> Block:
+    each, count = alike[0], sum(c.count or 1 for c in alike)
     group = max(each.groups, key=len)
     meshes = [m for m in report.meshes if set(group) <= set(m.device_ids)]
     meshes.sort(key=lambda m: not set(each.axes) <= set(m.axis_names))
     mesh = meshes[0] if meshes else None
-    over = ", ".join(each.axes) or "no axis"
-    facts = [f"each device sends {format_bytes(each.bytes)}"]
+    over = one_line(", ".join(each.axes) or "no axis", 40)
+    sent = format_bytes(sum(c.bytes * (c.count or 1) for c in alike))
+    times = f" in {count} executions" if count > 1 else ""
+    facts = [f"each device sends {sent}{times}"]
     if len(each.groups) > 1:
         are_alike = len({len(g) for g in each.groups}) == 1
         which = "one of {} groups of {}" if are_alike else "the largest of {} groups: {}"
         facts.insert(0, which.format(len(each.groups), plural(len(group), "device")))
-    if each.source:
+    if each.source and len(alike) == 1:
         facts.append(str(each.source))
     blocks = exchange_blocks(each.kind, group, pairs=each.pairs, owners=owners, mesh=mesh)
     return Fold(Facts(facts, f"{each.kind} over {over}"), blocks, opened)

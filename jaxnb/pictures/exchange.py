@@ -187,8 +187,7 @@ def links(collective: Collective, group: Sequence[int]) -> Iterator[tuple[int, i
 def matrix(report: CompiledReport) -> np.ndarray[Any, Any]:
     """Returns how many bytes each device sends to each in one call, by ring and pairwise exchange.
 
-    What is in loops of unknown length counts once. The largest sum of a row is what each device
-    sends, as the totals have it.
+    What is in loops of unknown length counts once. A row's sum is what the device sends.
 
     Args:
         report: What the call compiles to.

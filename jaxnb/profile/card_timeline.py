@@ -182,7 +182,7 @@ def _notes(timeline: Timeline) -> list[str]:
     notes = [
         "Tracing and compiling are from JAX's events; dispatching, waiting for other processes and "
         "who came last from the times of calls that span processes; computing, on CPUs, is what "
-        "XLA's threads used of the processor. Unattributed time counts as Python."
+        "other threads used of the processor: XLA's, mostly. Unattributed time counts as Python."
     ]
     if timeline.forgotten:
         notes.append(

@@ -157,6 +157,13 @@ mapped = partial(jax.shard_map, mesh=mesh, in_specs=P(None, "x"), check_vma=Fals
 @partial(mapped, out_specs=P("x"))
 def own(x):
     return jax.lax.dynamic_slice_in_dim(jax.lax.psum(x, "x"), 8 * jax.lax.axis_index("x"), 8)
+@partial(mapped, out_specs=P("x"))
+def pairs(x):  # two devices take the same
+    i = jax.lax.axis_index("x") // 2 * 8
+    return jax.lax.dynamic_slice_in_dim(jax.lax.psum(x, "x"), i, 8)
+grid = jax.make_mesh((2, 4), ("a", "b"), axis_types=(Auto,) * 2)
+def bias(axis): return jax.jit(lambda g: g.sum(0), out_shardings=NamedSharding(grid, P(axis)))
+g = abstract(grid, (64, 64), "b")
 @partial(mapped, out_specs=P())
 def same(x): return jax.lax.dynamic_slice_in_dim(jax.lax.psum(x, "x"), 8, 8)
 @partial(mapped, out_specs=P())
@@ -184,7 +191,10 @@ x = abstract(mesh, (64, 16), None, "x")
     compared = programs.compare("fsdp(params, batch)", specs={"fsdp": "P('x')"}, run=False)
     assert compared["fsdp"].scatter_bytes == total.scatter_bytes
     assert [each.scatter_bytes for each in programs.collectives("own(x)")] == [7 * 8 * 2 * 4]
-    for call in ("same(x)", "counted(x)"):
+    for axis, part in (("a", 1), ("b", 2)):  # all of a group take the same of the sum over b
+        (reduce,) = programs.collectives(f"bias('{axis}')(g)")
+        assert (reduce.axes, reduce.bytes // reduce.scatter_bytes) == (("b",), part)
+    for call in ("same(x)", "counted(x)", "pairs(x)"):
         assert [each.scatter_bytes for each in programs.collectives(call)] == [2 * 7 * 8 * 2 * 4]
     scanned = programs.collectives("scanned(half((3, 64, 64), None, 'x'), half((512, 64), 'x'))")
     (reduce,) = (each for each in scanned if each.kind == "all-reduce")
@@ -299,7 +309,7 @@ def f(x): return jax.lax.psum(x, "x")
 @pytest.mark.parametrize(
     ("code", "devices", "kind", "said"),
     [
-        ("f(x)", 0, UsageError, "from 1 to 65536, not 0"),
+        ("f(x)", 0, UsageError, "from 1 to 2048, not 0"),
         ("f(x)", True, UsageError, "must be a whole number, not True"),
         ("x = 3", 8, UsageError, "has to be the call to compile"),
         ("%time\nf(x)", 8, UsageError, "The plan is not valid Python at line 1"),

@@ -101,6 +101,9 @@ def test_a_collective_is_drawn_without_a_group() -> None:
     first = str(jaxnb.picture("all_gather", mesh_shape=(2, 4), axis="x"))
     assert "the first of 4 groups of 2 devices" in first
     assert "a · d0  b · d4" in first
+    assert str(jaxnb.picture("psum", mesh_shape=4, axis=0)) == str(
+        jaxnb.picture("psum", mesh_shape=np.array([4]), axis="x")
+    )
     for name in ("psum", "all_gather", "psum_scatter", "all_to_all", "ppermute"):
         for size in (1, 2, 8, 256):
             text = str(jaxnb.picture(name, mesh_shape=(size,), axis=0))
