@@ -64,10 +64,11 @@ _MAY_DIFFER = re.compile(
     "cache|log_|logging|dump|debug_info|traceback|source|pprint|verbose|proxy|unzip|pgle|report|warn_|timeout"
     "|limit|address|transfer_size|dcn|mtls|distributed|share_binary|collectives_impl|recover|preempt"
     "|platform|backend|visible|mock|default_device|num_cpu|sort_devices|async_dispatch|pjrt|shard_args"
-    "|unsafe|leaked|garbage|serial|export|magma"
+    "|unsafe|leaked|garbage|serial|export|magma|check_vma"
 )
 """Settings of ``jax.config`` that may differ by process: what JAX logs, dumps, keeps and shows, its
-connections, its devices, and how they are called. All others are compared, new ones of JAX too."""
+connections, its devices, how they are called, and what it sets itself around the body of a
+``shard_map``. All others are compared, new ones of JAX too."""
 
 
 @functools.cache

@@ -78,3 +78,14 @@ def test_what_all_change_alike_passes(group: Session) -> None:
     assert result.value == ("float32", 140.0)
     assert (result.divergence, result.pitfalls) == (None, ())
     assert not group.run(ON_ALL.format(X64, False) + "float(total(x))").pitfalls
+
+
+def test_what_jax_sets_within_a_shard_map_is_no_setting(group: Session) -> None:
+    """A line that one process alone computes in an eager body is told as that."""
+    code = (
+        "def f(x):\n    y = x * 2\n    if process_index == 2: y = y + 1\n    return y\n"
+        "jax.shard_map(f, mesh=mesh, in_specs=P('d'), out_specs=P('d'))(x)"
+    )
+    with pytest.raises(CellError, match="at line 3") as caught:
+        group.run(code)
+    assert "check_vma" not in str(caught.value)
