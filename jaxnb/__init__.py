@@ -202,7 +202,8 @@ def picture(
             ``"ppermute"``.
         mesh_shape: The mesh: ``{"data": 2, "model": 4}``, or ``(2, 4)`` with axes x and y.
         axis: The axis that it goes along; its name or place.
-        values: A number, or a few, that each device has, to be shown; else letters are.
+        values: The numbers that each device has, to be shown in place of letters; as many as there
+            are devices along the axis, where the collective cuts them into parts.
 
     Returns:
         The picture, which a notebook shows; ``print`` shows it as text.

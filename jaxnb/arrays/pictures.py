@@ -177,7 +177,7 @@ def _box(part: Part, owned: Mapping[int, set[int]], array: ArrayInfo) -> Box:
 _MAX_CHARS = 18
 """Characters in a line of a box."""
 
-_MAX_VALUE = 8
+_MAX_VALUE = 12
 _MAX_VALUES = 4
 
 
@@ -187,11 +187,10 @@ def _values(part: Part, array: ArrayInfo) -> list[str]:
     if not is_known or not 0 < prod(part.shape) <= _MAX_VALUES or part.shape == array.shape:
         return []
     known = dict(array.corner)
+    if any(len(text) > _MAX_VALUE for text in known.values()):
+        return []
     *leading, last = [range(*interval) for interval in part.index]
-    return [
-        " ".join(one_line(known[(*place, k)], _MAX_VALUE) for k in last)
-        for place in product(*leading)
-    ]
+    return [" ".join(one_line(known[(*place, k)]) for k in last) for place in product(*leading)]
 
 
 def _captions(array: ArrayInfo, down: Sequence[int], across: Sequence[int]) -> list[Block]:

@@ -14,7 +14,8 @@ import numpy as np
 
 from jaxnb.compat.protobuf import Message
 from jaxnb.compat.xla_uses import Taken, Uses
-from jaxnb.model.compiled import CollectiveKind, Part, SourceLine
+from jaxnb.model.compiled import CollectiveKind, Part
+from jaxnb.model.scripts import SourceLine
 
 # The numbers of fields are those of XLA's ``hlo.proto`` and ``xla_data.proto``; they never change.
 
@@ -293,7 +294,7 @@ class Program:
     computations: dict[int, list[Instruction]]
     replicas: int = 1
     partitions: int = 1
-    arguments: frozenset[str] = frozenset()
+    arguments: tuple[str, ...] = ()
 
 
 def read_program(serialized: bytes, moved: Mapping[Place, Place] = NOT_MOVED) -> Program:
@@ -319,9 +320,7 @@ def read_program(serialized: bytes, moved: Mapping[Place, Place] = NOT_MOVED) ->
         computations={number: reader.instructions(number, places) for number in reader.messages},
         replicas=devices.number(1) or 1,
         partitions=devices.number(2) or 1,
-        arguments=frozenset(
-            each.message(7).text(2) for each in known if each.text(2) == "parameter"
-        ),
+        arguments=tuple(each.message(7).text(2) for each in known if each.text(2) == "parameter"),
     )
 
 

@@ -45,7 +45,10 @@ STAGES: dict[model.ComparisonStage, str] = {
 
 _BEST = "{mark} best in column (ties within noise are all marked)."
 _SENDS = "Sends: what one call makes each device send, by ring and pairwise algorithms."
-_MEMORY = "Memory: what the program needs of each device. Compile: measured once."
+_MEMORY = (
+    "Memory: what the program needs of each device. Compile: measured once; a program that was "
+    "compiled before is loaded."
+)
 _CALL = (
     "Call: the median and the middle half of the calls; each call's time is that of its slowest "
     "process."
@@ -106,7 +109,7 @@ def _table(report: model.ComparisonReport, *, with_meshes: bool) -> Table:
         Column("mesh", only="html", optional=True),
         *(Column(title, ">") for title, _ in TITLES.values()),
         Column(),
-        Column("sends as reduce-scatter", short="scattered", optional=True, wrap=True),
+        Column("scattered", ">", optional=True),
         Column("collectives of one call", only="html"),
     ]
     scatters = any(map(_scatters, report.variants))

@@ -23,7 +23,7 @@ from jaxnb.arrays.process_describe import mesh_and_spec, require_tree
 from jaxnb.arrays.process_names import is_of_user
 from jaxnb.compat.jax_steps import behind, blocks_here, own_blocks_printed, spread
 from jaxnb.labels import format_bytes, one_line, text_of, type_label
-from jaxnb.model.compiled import SourceLine
+from jaxnb.model.scripts import SourceLine
 from jaxnb.model.steps import Step, StepTrail, StepValue
 
 MAX_STEPS = 60

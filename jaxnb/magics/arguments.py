@@ -239,6 +239,21 @@ def split_options(line: str, parser: MagicParser) -> tuple[str, str]:
     return " ".join(taken), rest
 
 
+_BEHIND = re.compile(r"\s--[a-z][^()\[\]{}]*$")
+
+
+def split_call(line: str, parser: MagicParser) -> tuple[str, str]:
+    """Splits a line into its options, before and behind a call, and the call.
+
+    Raises:
+        UsageError: As :func:`split_options` does.
+    """
+    options, call = split_options(line, parser)
+    if behind := _BEHIND.search(call):
+        return f"{options} {behind[0]}", call[: behind.start()]
+    return options, call
+
+
 # ``x[..., :3]`` and ``P('data', None)`` are one word each though they have blanks; and quotes
 # stay, which a shell's rules would strip.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import re
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from jaxnb.magics.arguments import (
     WordsParser,
     flag,
     option,
-    split_options,
+    split_call,
     unquoted,
     variable,
 )
@@ -58,11 +57,12 @@ def _speeds(text: str) -> dict[str, float]:
     """Reads ``x=9e10,y=4.5e10``."""
     pairs = [each.partition("=") for each in text.split(",")]
     try:
-        return {name.strip(): _speed(value) for name, _, value in pairs}
+        found = {name.strip(): _speed(value) for name, _, value in pairs}
     except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not AXIS=B,…, as in x=9e10,y=4.5e10"
-        ) from None
+        found = {}
+    if len(found) < len(pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} is not like x=9e10,y=4.5e10")
+    return found
 
 
 _EXAMPLE = "`data = P('data'), P()`"
@@ -113,9 +113,7 @@ class CompilingMagics(SessionMagics):
         """Lists the collectives that a call compiles to. `--help` lists the options."""
         magic = "%spmd_collectives" if cell is None else "%%spmd_collectives"
         parser = collectives_parser(magic)
-        options, rest = split_options(line, parser)
-        if behind := re.search(r"\s--[a-z][^()\[\]{}]*$", rest):
-            options, rest = f"{options} {behind[0]}", rest[: behind.start()]
+        options, rest = split_call(line, parser)
         asked = parser.asked(self.shell.var_expand(options))
         if asked is None:
             return

@@ -22,6 +22,7 @@ from jaxnb.magics.arguments import (
     option,
     parsed,
     positive_seconds,
+    split_call,
     split_options,
 )
 from jaxnb.magics.auto import AUTORELOAD, is_auto
@@ -261,7 +262,7 @@ class SpmdMagics(SessionMagics):
 
     def _run_line(self, line: str, magic: str, *, steps: bool = False) -> BackgroundCell | None:
         parser = cell_parser(magic)
-        options, code = split_options(line, parser)
+        options, code = (split_call if steps else split_options)(line, parser)
         asked = parser.asked(self.shell.var_expand(options))
         if asked is None:
             return None
@@ -282,6 +283,10 @@ class SpmdMagics(SessionMagics):
         self, asked: argparse.Namespace, code: str, first_line: int, *, steps: bool = False
     ) -> BackgroundCell | None:
         session = self._started()
+        if steps and asked.background:
+            raise UsageError(
+                "Steps are shown when the cell has ended: leave out `--async`. Nothing was run."
+            )
         if not code.strip():
             raise UsageError("The cell is empty. Nothing was run.")
         settings = {
@@ -339,7 +344,7 @@ class SpmdMagics(SessionMagics):
         rest = sink.rest(asked.outputs)
         if rest.text:
             self._show(rest)
-        if result.steps is not None:
+        if result.steps is not None and (result.steps.steps or not result.errors):
             display(result.steps)
         native = card_value.native_value(result)
         if native is not None:

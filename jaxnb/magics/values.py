@@ -290,7 +290,8 @@ class ValueMagics(SessionMagics):
         `--help` lists the options.
         """
         session, names = self._started(), asked.names
-        if not names or (asked.shape is not None and len(names) > 1):
+        is_spec = any(each.startswith(("P(", "PartitionSpec(")) for each in names)
+        if not names or (len(names) > 1 if asked.shape is not None else is_spec):
             raise UsageError("Name an array, `%spmd_layout x`, or one spec with `--shape 8,8`.")
         with plain_interrupt("Interrupted; nothing was moved."):
             if asked.shape is not None:

@@ -6,16 +6,14 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median, quantiles
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from jaxnb.model.arrays import ArrayInfo, LayoutReply
 from jaxnb.model.dispatches import Cause, CheckMode, ReplicaTrail, Trail
 from jaxnb.model.group import Settings
 from jaxnb.model.insight import Activity, CheckNans, NanFound, Pitfall
 from jaxnb.model.scripts import Script, the_cell
-
-if TYPE_CHECKING:  # it is made of lines of programs, which are told with errors of cells
-    from jaxnb.model.steps import StepTrail
+from jaxnb.model.steps import StepTrail
 
 
 def middle_half(seconds: Sequence[float]) -> tuple[float, float]:

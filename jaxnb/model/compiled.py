@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.cells import ProcessError
+from jaxnb.model.scripts import SourceLine
 
 CollectiveKind = Literal[
     "all-reduce",
@@ -19,26 +20,6 @@ CollectiveKind = Literal[
 ]
 
 CompileStage = Literal["prepared", "evaluated", "traced", "lowered", "compiled", "read"]
-
-
-@dataclass(frozen=True)
-class SourceLine:
-    """The line of a program that an operation comes from.
-
-    Attributes:
-        file: Its file; ``"<cell 7>"`` for a cell.
-        line: Counted from 1, as the notebook does.
-        function: The function it is in; empty if it is not known.
-    """
-
-    file: str
-    line: int
-    function: str = ""
-
-    def __str__(self) -> str:
-        if self.file.startswith("<cell ") and self.file.endswith(">"):
-            return f"cell [{self.file[len('<cell ') : -1]}] line {self.line}"
-        return f"{self.file.replace(chr(92), '/').rpartition('/')[2]}:{self.line}"
 
 
 @dataclass(frozen=True)

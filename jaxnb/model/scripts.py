@@ -59,3 +59,23 @@ class Script:
     module: str = ""
     input_pid: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """The line of a program that an operation comes from.
+
+    Attributes:
+        file: Its file; ``"<cell 7>"`` for a cell.
+        line: Counted from 1, as the notebook does.
+        function: The function it is in; empty if it is not known.
+    """
+
+    file: str
+    line: int
+    function: str = ""
+
+    def __str__(self) -> str:
+        if self.file.startswith("<cell ") and self.file.endswith(">"):
+            return f"cell [{self.file[len('<cell ') : -1]}] line {self.line}"
+        return f"{self.file.replace(chr(92), '/').rpartition('/')[2]}:{self.line}"

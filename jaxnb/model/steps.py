@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jaxnb.model.arrays import MeshInfo
-from jaxnb.model.compiled import SourceLine
+from jaxnb.model.scripts import SourceLine
 
 
 @dataclass(frozen=True)

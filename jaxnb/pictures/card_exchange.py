@@ -248,7 +248,7 @@ def picture(
     return card_of(Facts(facts, title), *blocks)
 
 
-def _asked_mesh(mesh_shape: Any, axis: str | int) -> tuple[MeshInfo, int]:
+def _asked_mesh(mesh_shape: Any, axis: Any) -> tuple[MeshInfo, int]:
     if isinstance(of_mesh := getattr(mesh_shape, "shape", None), Mapping):
         mesh_shape = of_mesh
     if isinstance(mesh_shape, Mapping):
@@ -263,6 +263,8 @@ def _asked_mesh(mesh_shape: Any, axis: str | int) -> tuple[MeshInfo, int]:
             f"with axes x and y (up to four without names), and at most {_MOST} devices; not "
             f"{mesh_shape!r}. Nothing was drawn."
         )
+    if isinstance(axis, list | tuple):
+        raise UsageError(f"A picture is of one axis, not of {axis!r}. Nothing was drawn.")
     name = names[axis] if isinstance(axis, int) and -len(names) <= axis < len(names) else axis
     along = names.index(one_of("axis", str(name), names, "Nothing was drawn."))
     count = prod(shape)
@@ -293,9 +295,9 @@ def _asked_values(
         )
     found = found.reshape(devices, -1)
     is_cut = kind in ("all-reduce", "reduce-scatter", "all-to-all")
-    if is_cut and kind != "all-reduce" and found.shape[1] % size:
+    if is_cut and found.shape[1] % size:
         raise UsageError(
             f"Each device has {plural(found.shape[1], 'value')}, which cannot be cut into {size} "
-            "equal parts. Nothing was drawn."
+            f"equal parts, one for each. Nothing was drawn. Give each device {size} values."
         )
     return found

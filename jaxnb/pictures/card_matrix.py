@@ -61,6 +61,9 @@ def _picture(
         are_alike = len({len(g) for g in each.groups}) == 1
         which = "one of {} groups of {}" if are_alike else "the largest of {} groups: {}"
         facts.insert(0, which.format(len(each.groups), plural(len(group), "device")))
+    if each.scatter_bytes < each.bytes:
+        less = format_bytes(sum(c.scatter_bytes * (c.count or 1) for c in alike))
+        facts.append(f"as reduce-scatter {less}")
     if each.source and len(alike) == 1:
         facts.append(str(each.source))
     blocks = exchange_blocks(each.kind, group, pairs=each.pairs, owners=owners, mesh=mesh)

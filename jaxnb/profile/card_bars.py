@@ -78,5 +78,5 @@ def _lengths(sizes: Sequence[int], keys: Sequence[Key], most: int) -> list[Lengt
 
 
 def _row(key: Key, sizes: Sequence[int]) -> Row:
-    ends = sorted({min(sizes, default=0), max(sizes, default=0)})
-    return [key.name, " to ".join(map(format_bytes, ends)), format_bytes(sum(sizes))]
+    ends = dict.fromkeys(map(format_bytes, (min(sizes, default=0), max(sizes, default=0))))
+    return [key.name, " to ".join(ends), format_bytes(sum(sizes))]

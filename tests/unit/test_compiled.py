@@ -16,7 +16,8 @@ from jaxnb.compiled.card_collectives import collectives_card
 from jaxnb.compiled.collectives import Along, axes_of_groups, axes_of_pairs, sent_bytes
 from jaxnb.compiled.compiling import parse_call, taken_apart
 from jaxnb.model.arrays import MeshInfo
-from jaxnb.model.compiled import Collective, CompiledReport, Memory, Part, SourceLine
+from jaxnb.model.compiled import Collective, CompiledReport, Memory, Part
+from jaxnb.model.scripts import SourceLine
 
 
 def mesh(device_ids: list[int] | None = None, **sizes: int) -> MeshInfo:

@@ -21,7 +21,6 @@ from jaxnb.lockstep.divergence import (
 )
 from jaxnb.lockstep.provenance import origin_text, unequal_names_text
 from jaxnb.model import scripts
-from jaxnb.model.compiled import SourceLine
 from jaxnb.model.dispatches import (
     Argument,
     Difference,
@@ -31,6 +30,7 @@ from jaxnb.model.dispatches import (
     ProgramLine,
     Shapes,
 )
+from jaxnb.model.scripts import SourceLine
 from jaxnb.session.reasons import silent_text
 
 ALL = (0, 1, 2)

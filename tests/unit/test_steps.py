@@ -7,7 +7,7 @@ from dataclasses import replace
 from jaxnb.debugging.card_steps import MAX_BOXES, steps_card
 from jaxnb.debugging.steps import joined
 from jaxnb.model.arrays import MeshInfo
-from jaxnb.model.compiled import SourceLine
+from jaxnb.model.scripts import SourceLine
 from jaxnb.model.steps import Step, StepTrail, StepValue
 from support.cards import EVIL, Tags
 
