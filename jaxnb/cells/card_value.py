@@ -77,9 +77,14 @@ def _same_card(result: CellResult, array: ArrayInfo | None) -> Card:
     table = _table(result)
     if table is None or is_rich(info.mimebundle):
         return stacked([card_of(value, note), picture])
-    # What is no array is in the value's own text only.
-    shown = [card_of(value)] if table.others else []
+    # What is no array is in the value's own text only, beside what JAX prints of all arrays.
+    is_short = value.view.text.count("\n") < _MAX_BESIDE_TABLE
+    shown = [card_of(value)] if table.others and is_short else []
     return stacked([*shown, table._card(), card_of(note)])
+
+
+_MAX_BESIDE_TABLE = 24
+"""Lines of a value's own text that stand above the table of its arrays."""
 
 
 def _table(result: CellResult) -> ArrayLayout | None:
