@@ -39,6 +39,11 @@ KINDS: dict[str, CollectiveKind] = {
 }
 """What JAX calls collectives, to what XLA does."""
 
+NAMES = {kind: name for name, kind in KINDS.items()}
+
+CUT = ("all-reduce", "reduce-scatter", "all-to-all")
+"""What cuts each device's data into parts."""
+
 _SAYS: dict[CollectiveKind, str] = {
     "all-reduce": "Every device gets the sum Σ: in the first half of the steps parts are summed on "
     "their way around, in the second the sums go around.",
@@ -294,8 +299,7 @@ def _asked_values(
             f"groups of at most {DRAWN}. Nothing was drawn."
         )
     found = found.reshape(devices, -1)
-    is_cut = kind in ("all-reduce", "reduce-scatter", "all-to-all")
-    if is_cut and found.shape[1] % size:
+    if kind in CUT and found.shape[1] % size:
         raise UsageError(
             f"Each device has {plural(found.shape[1], 'value')}, which cannot be cut into {size} "
             f"equal parts, one for each. Nothing was drawn. Give each device {size} values."

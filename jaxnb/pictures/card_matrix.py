@@ -12,7 +12,7 @@ from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import WIDTH, text_table
 from jaxnb.labels import BYTE_UNITS, format_bytes, one_line, plural
 from jaxnb.model.compiled import Collective, CompiledReport
-from jaxnb.pictures.card_exchange import exchange_blocks
+from jaxnb.pictures.card_exchange import CUT, NAMES, exchange_blocks
 from jaxnb.pictures.exchange import line_of, matrix
 
 WHOLE = 32
@@ -57,6 +57,10 @@ def _picture(
     sent = format_bytes(sum(c.bytes * (c.count or 1) for c in alike))
     times = f" in {count} executions" if count > 1 else ""
     facts = [f"each device sends {sent}{times}"]
+    if len(alike) == 1 and each.kind in CUT:
+        part = sum(p.nbytes for p in each.parts)
+        part = part if each.kind == "reduce-scatter" else -(-part // len(group))
+        facts.append(f"gives {each.parts[0]}, in parts of {format_bytes(part)}")
     if len(each.groups) > 1:
         are_alike = len({len(g) for g in each.groups}) == 1
         which = "one of {} groups of {}" if are_alike else "the largest of {} groups: {}"
@@ -67,7 +71,8 @@ def _picture(
     if each.source and len(alike) == 1:
         facts.append(str(each.source))
     blocks = exchange_blocks(each.kind, group, pairs=each.pairs, owners=owners, mesh=mesh)
-    return Fold(Facts(facts, f"{each.kind} over {over}"), blocks, opened)
+    title = f"{each.kind} ({NAMES[each.kind]})" if each.kind in NAMES else each.kind
+    return Fold(Facts(facts, f"{title} over {over}"), blocks, opened)
 
 
 def matrix_blocks(report: CompiledReport, owners: Mapping[int, int]) -> list[Block]:
