@@ -210,7 +210,7 @@ class Grid:
 
     Attributes:
         boxes: By row; None where there is none.
-        columns: What stands above each column.
+        columns: What stands above each column; a title stands above those without one behind it.
         rows: What stands left of each row.
     """
 

@@ -211,11 +211,25 @@ def _beside(beside: b.Beside) -> Html:
 _AROUND = "padding:0 4px;font-size:11px;font-weight:normal;white-space:nowrap;opacity:.75"
 
 
+def _spans(titles: Sequence[str]) -> list[tuple[str, int]]:
+    """Returns titles, and over how many columns each stands: over those without one behind it."""
+    found: list[tuple[str, int]] = []
+    for title in titles:
+        if title or not found:
+            found.append((title, 1))
+        else:
+            found[-1] = found[-1][0], found[-1][1] + 1
+    return found
+
+
 def _grid(grid: b.Grid) -> Html:
     rows = []
     if grid.columns:
         corner = [tag("td", style=_AROUND)] if grid.rows else []
-        heads = (tag("th", text, style=f"{_AROUND};text-align:center") for text in grid.columns)
+        heads = (
+            tag("th", text, colspan=str(n) if n > 1 else None, style=f"{_AROUND};text-align:center")
+            for text, n in _spans(grid.columns)
+        )
         rows.append(tag("tr", *corner, *heads, style=_PLAIN_ROW))
     for boxes, name in zip_longest(grid.boxes, grid.rows):
         label = [] if name is None else [tag("th", name, style=f"{_AROUND};text-align:right")]

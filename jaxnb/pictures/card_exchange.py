@@ -153,7 +153,7 @@ def _grid(found: Exchange, rows: Sequence[str], label: _Labels) -> Grid:
         line.append(_NOWHERE)
         line += [_box(piece, label) for piece in found.after[d]]
         boxes.append(line)
-    steps = ["" if i is None else f"step {i + 1}" for i in shown]
+    steps = ["⋯" if i is None else f"step {i + 1}" for i in shown]
     columns = [*_head("before", found.before), "→", *steps, "→", *_head("after", found.after)]
     return Grid(boxes, columns, rows)
 
