@@ -82,6 +82,7 @@ class Uses:
         self._computations, self._partitions = computations, partitions
         self._known = cache(self._read)
         self._takers = cache(self._read_takers)
+        self._value = cache(self._read_value)
 
     def _read(self, number: int) -> dict[int, Message]:
         return {each.number(35): each for each in self._computations[number].messages(2)}
@@ -159,7 +160,7 @@ class Uses:
             if each.text(2) == "parameter" and each.number(9) == operand
         )
 
-    def _value(self, number: int, within: Within) -> Numbers | None:
+    def _read_value(self, number: int, within: Within) -> Numbers | None:
         """Returns a whole number as each partition has it; None if it is not known."""
         each = self._known(within.number)[number]
         opcode, operands = each.text(2), each.numbers(36)

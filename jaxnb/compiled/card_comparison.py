@@ -183,10 +183,9 @@ def _details(variant: model.Variant) -> list[str]:
     for each in variant.report.collectives:
         over = ", ".join(each.axes) or ("itself" if each.whole_axes else "no axis")
         count, nbytes, unknown = sums.get((each.kind, over), (0, 0, False))
-        times = 1 if each.count is None else each.count
         sums[each.kind, over] = (
-            count + times,
-            nbytes + times * each.bytes,
+            count + each.times,
+            nbytes + each.times * each.bytes,
             unknown or each.count is None,
         )
     ordered = sorted(sums.items(), key=lambda item: -item[1][1])

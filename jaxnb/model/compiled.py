@@ -99,6 +99,11 @@ class Collective:
         return self.parts[0].dtype
 
     @property
+    def times(self) -> int:
+        """How often it counts in sums over one call: once if that is not known."""
+        return 1 if self.count is None else self.count
+
+    @property
     def total_bytes(self) -> int | None:
         """What all executions in one call make each device send; None if it is not known."""
         return None if self.count is None else self.bytes * self.count
@@ -184,12 +189,11 @@ class CompiledReport:
         sums: dict[tuple[str, ...], AxisTotal] = {}
         for each in self.collectives:
             before = sums.get(each.axes, AxisTotal(each.axes, 0, 0, 0))
-            count = 1 if each.count is None else each.count
             sums[each.axes] = AxisTotal(
                 each.axes,
-                before.bytes + each.bytes * count,
-                before.scatter_bytes + each.scatter_bytes * count,
-                before.count + count,
+                before.bytes + each.bytes * each.times,
+                before.scatter_bytes + each.scatter_bytes * each.times,
+                before.count + each.times,
                 before.at_least or each.count is None,
                 before.at_most or each.at_most,
             )

@@ -124,7 +124,7 @@ def exchange_blocks(
     found, label = play(kind, size, is_ring=is_ring), _Labels(size, values)
     is_whole = size == len(group)
     rows = [
-        f"{label.name(d)}{f' · {_device(group[d], owners or {})}' if is_whole else ''}"
+        f"{label.name(d)}{f' · {device_label(group[d], owners or {})}' if is_whole else ''}"
         for d in range(size)
     ]
     how = [_SAYS[kind]]
@@ -139,7 +139,8 @@ def exchange_blocks(
     return [Beside([[picture], place]), Note(" ".join(how), "dim")]
 
 
-def _device(device: int, owners: Mapping[int, int]) -> str:
+def device_label(device: int, owners: Mapping[int, int]) -> str:
+    """Returns a device, and its process if that is known: ``"P1 d2048"``."""
     return f"P{owners[device]} d{device}" if device in owners else f"d{device}"
 
 
@@ -174,14 +175,17 @@ def _box(piece: Piece | None, label: _Labels) -> Box:
     return Box([label(piece)], _color(piece), "", label(piece))
 
 
+def _arrival(step: Sequence[Arrival], place: int) -> Arrival | None:
+    return next((each for each in step if each.target == place), None)
+
+
 def _arrived(step: Sequence[Arrival], place: int, label: _Labels) -> Box:
-    for each in step:
-        if each.target == place:
-            source = label.name(each.source)
-            title = f"{label.name(place)} gets it from {source}, and then has {label(each.piece)}"
-            lines = [f"{source} →", label(each.piece)]
-            return Box(lines, _color(each.piece), title, f"{source}→ {lines[1]}")
-    return _NOWHERE
+    each = _arrival(step, place)
+    if each is None:
+        return _NOWHERE
+    source, piece = label.name(each.source), label(each.piece)
+    title = f"{label.name(place)} gets it from {source}, and then has {piece}"
+    return Box([f"{source} →", piece], _color(each.piece), title, f"{source}→ {piece}")
 
 
 def _text(found: Exchange, rows: Sequence[str], label: _Labels) -> str:
@@ -195,11 +199,9 @@ def _text(found: Exchange, rows: Sequence[str], label: _Labels) -> str:
         return f"{texts[0]}{between}{texts[-1]}" if is_cut else " ".join(texts)
 
     def came(step: Sequence[Arrival], place: int) -> str:
-        for each in step:
-            if each.target == place:
-                text = label(each.piece)
-                return text if is_wide else f"{label.name(each.source)}→ {text}"
-        return ""
+        if (each := _arrival(step, place)) is None:
+            return ""
+        return label(each.piece) if is_wide else f"{label.name(each.source)}→ {label(each.piece)}"
 
     places = range(len(rows))
     names = [label.name(d) for d in places] if is_wide else rows

@@ -12,7 +12,7 @@ from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import WIDTH, text_table
 from jaxnb.labels import BYTE_UNITS, format_bytes, one_line, plural
 from jaxnb.model.compiled import Collective, CompiledReport
-from jaxnb.pictures.card_exchange import CUT, NAMES, exchange_blocks
+from jaxnb.pictures.card_exchange import CUT, NAMES, device_label, exchange_blocks
 from jaxnb.pictures.exchange import line_of, matrix
 
 WHOLE = 32
@@ -48,13 +48,13 @@ def moves_card(report: CompiledReport) -> Card:
 def _picture(
     alike: Sequence[Collective], report: CompiledReport, owners: Mapping[int, int], opened: bool
 ) -> Block:
-    each, count = alike[0], sum(c.count or 1 for c in alike)
+    each, count = alike[0], sum(c.times for c in alike)
     group = max(each.groups, key=len)
     meshes = [m for m in report.meshes if set(group) <= set(m.device_ids)]
     meshes.sort(key=lambda m: not set(each.axes) <= set(m.axis_names))
     mesh = meshes[0] if meshes else None
     over = one_line(", ".join(each.axes) or "no axis", 40)
-    sent = format_bytes(sum(c.bytes * (c.count or 1) for c in alike))
+    sent = format_bytes(sum(c.bytes * c.times for c in alike))
     times = f" in {count} executions" if count > 1 else ""
     facts = [f"each device sends {sent}{times}"]
     if len(alike) == 1 and each.kind in CUT:
@@ -66,7 +66,7 @@ def _picture(
         which = "one of {} groups of {}" if are_alike else "the largest of {} groups: {}"
         facts.insert(0, which.format(len(each.groups), plural(len(group), "device")))
     if each.scatter_bytes < each.bytes:
-        less = format_bytes(sum(c.scatter_bytes * (c.count or 1) for c in alike))
+        less = format_bytes(sum(c.scatter_bytes * c.times for c in alike))
         facts.append(f"as reduce-scatter {less}")
     if each.source and len(alike) == 1:
         facts.append(str(each.source))
@@ -120,7 +120,7 @@ def _matrix(
 ) -> Either:
     most = int(sent.max()) or 1
     is_wide = len(devices) <= _WIDE
-    names = [f"P{owners[d]} d{d}" if d in owners else f"d{d}" for d in devices]
+    names = [device_label(device, owners) for device in devices]
     places = range(len(devices))
 
     def box(source: int, target: int) -> Box:

@@ -221,6 +221,5 @@ def _summed(
     for each, group in moving:
         for source, target, nbytes in links(each, group):
             if source in place and target in place:
-                count = 1 if each.count is None else each.count
-                found[place[source], place[target]] += nbytes * count
+                found[place[source], place[target]] += nbytes * each.times
     return found

@@ -108,7 +108,7 @@ class Session(Transfers):
     def close(self) -> None:
         """Ends all processes of the group. A second call does nothing.
 
-        Guarantees that none is alive when it returns; a silent host is named on standard error. A
+        Guarantees that none is alive when it returns; a silent host is named. A
         running cell ends with an error. Exit handlers (``atexit``) run if they take under a second.
         """
         self._work.notice(self._life.close())

@@ -9,6 +9,8 @@ import pytest
 import jaxnb
 from jaxnb.session import Session
 from support.fixtures import Left, assert_nothing_left
+from support.hosts import Hosts
+from support.remote import CELL, Program
 
 SHARED = {"shared_group": "group", "shared_session": "session"}
 """A group that tests share, to the fixture that gives it to a test, with fresh processes if the
@@ -31,6 +33,16 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
 def shared_group() -> Iterator[Session]:
     with jaxnb.start(3, platform="cpu") as session:
         yield session
+
+
+@pytest.fixture
+def program(hosts: Hosts, request: pytest.FixtureRequest) -> Iterator[Program]:
+    """Has a group, ``session``, as the file's ``START`` starts it; ends with it."""
+    program = Program(hosts.a)
+    program.do(request.module.START)
+    assert program.do(f"session.run({CELL!r}).value") == 66
+    yield program
+    program.close()
 
 
 @pytest.fixture(params=["direct", pytest.param("messages", marks=pytest.mark.thorough)])

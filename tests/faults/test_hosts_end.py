@@ -6,10 +6,10 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
 
 import pytest
 
+from support.faults import begin_loop
 from support.fixtures import until
 from support.hosts import ROOT, Host, Hosts
 from support.remote import CELL, Program, RaisedError
@@ -17,25 +17,6 @@ from support.remote import CELL, Program, RaisedError
 pytestmark = pytest.mark.may_be_skipped
 
 START = "session = jaxnb.start(3, hosts='hostA:2,hostB:1', platform='cpu')"
-
-
-@pytest.fixture
-def program(hosts: Hosts) -> Iterator[Program]:
-    """Has a group, ``session``; ends with it."""
-    program = Program(hosts.a)
-    program.do(START)
-    assert program.do(f"session.run({CELL!r}).value") == 66
-    yield program
-    program.close()
-
-
-def begin_loop(program: Program, hosts: Hosts) -> None:
-    """Has a cell run that does not end, and waits until it runs."""
-    runs = hosts.shared / "runs"
-    runs.unlink(missing_ok=True)
-    cell = f"open({str(runs)!r}, 'w').close()\nwhile True: total(x)"
-    program.begin(f"session.run({cell!r})")
-    until(runs.exists, "the cell runs")
 
 
 def oldest(host: Host, words: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,16 +23,6 @@ def wait():
     while not os.path.exists({flag!r}): time.sleep(0.01)
 if process_index == 3: atexit.register(wait)
 """
-
-
-@pytest.fixture
-def program(hosts: Hosts) -> Iterator[Program]:
-    """Has a group, ``session``; ends with it."""
-    program = Program(hosts.a)
-    program.do(START)
-    assert program.do(f"session.run({CELL!r}).value") == 66
-    yield program
-    program.close()
 
 
 def unmade(hosts: Hosts) -> tuple[Path, Path]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from support.faults import begin_loop
 from support.fixtures import until
 from support.hosts import ROOT, Hosts
 from support.remote import CELL, Program, RaisedError
@@ -71,11 +72,7 @@ def test_who_ends_the_job_ends_the_group_and_is_named(allocate: Allocate, nodes:
     program = allocate()
     program.do(START)
     program.do(f"session.run({CELL!r})")
-    runs = nodes.shared / "runs"
-    cell = f"open({str(runs)!r}, 'w').close()\nwhile True: total(x)"
-    program.begin(f"session.run({cell!r})")
-    until(runs.exists, "the cell runs")
-    runs.unlink()
+    begin_loop(program, nodes)
     (job,) = nodes.a.run("squeue", "-h", "-o", "%i", env=variables(nodes)).stdout.split()
     nodes.a.run("scancel", job, env=variables(nodes))
     with pytest.raises(RaisedError, match=r"on hostB\) was lost with its host: .*CANCELLED"):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from support.faults import begin_loop
 from support.fixtures import until
 from support.hosts import Hosts
 from support.remote import CELL, Program, RaisedError
@@ -215,11 +216,7 @@ def test_the_end_of_a_job_is_told_as_what_it_is(
     program = notebook()
     program.do(START)
     program.do(f"session.run({CELL!r})")
-    runs = nodes.shared / "runs"
-    cell = f"open({str(runs)!r}, 'w').close()\nwhile True: total(x)"
-    program.begin(f"session.run({cell!r})")
-    until(runs.exists, "the cell runs")
-    runs.unlink()
+    begin_loop(program, nodes)
     (job,) = jobs(nodes, "%i")
     nodes.a.run(*command.replace("JOB", job).split(), env=variables(nodes))
     try:

@@ -21,7 +21,15 @@ from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session, panel
 from jaxnb.wire import client, messages
 from jaxnb.wire.messages import digest
-from support.fixtures import CLEAR, PATIENT_SECONDS, LostVariablesError, WrongNumbersError
+from support.fixtures import (
+    CLEAR,
+    PATIENT_SECONDS,
+    LostVariablesError,
+    WrongNumbersError,
+    until,
+)
+from support.hosts import Hosts
+from support.remote import Program
 
 
 def cleared(session: Session) -> Session:
@@ -146,3 +154,12 @@ def pressing_beside(press: Callable[[Callable[[], None]], None]) -> Iterator[Non
         finally:
             finger.__exit__()
             thread.join()
+
+
+def begin_loop(program: Program, hosts: Hosts) -> None:
+    """Has a cell run that does not end, after :data:`CELL`, and waits until it runs."""
+    runs = hosts.shared / "runs"
+    runs.unlink(missing_ok=True)
+    cell = f"open({str(runs)!r}, 'w').close()\nwhile True: total(x)"
+    program.begin(f"session.run({cell!r})")
+    until(runs.exists, "the cell runs")
