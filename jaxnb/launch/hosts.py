@@ -15,6 +15,7 @@ import itertools
 import os
 import shutil
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -108,6 +109,7 @@ class Agents:
         self._is_up = self._is_closing = self._job_is_over = False
         self._members: list[Member] = []
         self._forwarding: Forwarding | None = None
+        self._telling = threading.Lock()
         self._job: Job | None = None
         here = next(filter(is_here, hosts), None)
         # The notebook's own host runs no process then, and one end of the tunnel.
@@ -429,9 +431,10 @@ class Agents:
         job = self._job.end_text() if self._job and not member.client.is_silent else ""
         own = {**event, "pid": member.client.pid, "tail": tail, "host": member.host}
         if job and not self._is_named:  # all hosts are lost with it: the first of them tells so
-            if not self._job_is_over:
-                self._job_is_over = True
-                self.on_event({**own, "role": "job", "how": job})
+            with self._telling:  # before any of them tells of its processes
+                if not self._job_is_over:
+                    self._job_is_over = True
+                    self.on_event({**own, "role": "job", "how": job})
         elif member in (self._own, self._members[0]):  # else it had nothing but its processes
             role = "connection" if member.is_remote else "fork server"
             how = f"was given up: {member.silence}" if member.client.is_silent else ""
