@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from jaxnb.model.arrays import GoneReason
 
@@ -87,6 +87,18 @@ def plural(count: int, word: str) -> str:
 def format_count(count: int) -> str:
     """Returns a count with its thousands apart: ``41203`` gives ``"41 203"``."""
     return f"{count:,}".replace(",", " ")
+
+
+def short_number(value: Any) -> str:
+    """Returns a number in few characters: a whole one below a million in full, else four digits.
+
+    Args:
+        value: One of Python's or NumPy's.
+    """
+    value = getattr(value, "item", lambda: value)()
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e6:
+        return f"{value:.0f}"
+    return f"{value:.4g}" if isinstance(value, float | complex) else str(value)
 
 
 def format_bytes(size_bytes: float | None) -> str:

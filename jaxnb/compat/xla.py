@@ -247,6 +247,8 @@ class Instruction:
         source: The line that it comes from.
         groups: Of devices, as they are listed; none for all.
         pairs: Source and target of each transfer, of a permute.
+        dimension: Along which devices' parts are put together, or the data cut; None if it
+            works on all elements alike, or has an array for each device.
         has_channel: It joins partitions, too.
         global_ids: Its groups list devices.
         trip_count: How often a loop's body is run, if XLA has found out.
@@ -263,6 +265,7 @@ class Instruction:
     source: SourceLine | None = None
     groups: Groups = ()
     pairs: tuple[tuple[int, int], ...] = ()
+    dimension: int | None = None
     has_channel: bool = False
     global_ids: bool = False
     trip_count: int | None = None
@@ -369,6 +372,7 @@ class _Reader:
             source=self.frames.line(metadata.number(15), metadata.text(3), metadata.number(4)),
             groups=groups_of(message),
             pairs=tuple((pair.number(1), pair.number(2)) for pair in message.messages(52)),
+            dimension=message.numbers(14)[0] if message.numbers(14) else None,
             has_channel=message.number(26) > 0,
             global_ids=bool(message.number(71)),
             trip_count=_trip_count(message.text(43)) if opcode == "while" else None,

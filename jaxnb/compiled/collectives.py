@@ -226,6 +226,7 @@ def _collective(
         name=instruction.name,
         pairs=tuple((source, target) for source, target in map(devices, instruction.pairs)),
         argument=instruction.operation if instruction.operation in program.arguments else "",
+        dimension=instruction.dimension,
     )
 
 

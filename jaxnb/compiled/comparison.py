@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jaxnb.compiled.ranking import COLUMNS, best
-from jaxnb.errors import JaxnbError, UsageError
+from jaxnb.errors import UsageError
 from jaxnb.model.compiled import Column, ComparisonReport, OutputWarning, Variant
 from jaxnb.options import suggest
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-def require_matplotlib() -> None:
-    """Returns if charts can be drawn here; matplotlib is not imported.
-
-    Raises:
-        JaxnbError: They cannot.
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise JaxnbError(
-            "A chart needs matplotlib, which is not installed here. Type `%pip install "
-            "'jaxnb[plot]'` (or `%pip install matplotlib`), then try again. The table needs "
-            "nothing."
-        )
+    from jaxnb.display.card import Card
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +69,11 @@ class Comparison:
             raise UsageError(f"No variant has a number in the column {column!r}{why}.")
         return found
 
-    def plot(self) -> Figure:
-        """Draws the comparison as bars: bytes by mesh axis, memory by use, compile time, time.
+    def plot(self) -> Card:
+        """Returns the comparison as bars: bytes by mesh axis, memory by use, compile time, time."""
+        from jaxnb.compiled.card_chart import chart_card
 
-        Returns:
-            A figure of matplotlib that is not registered with ``pyplot``: it shows where it is
-            the last expression of a cell, and has ``savefig``.
-
-        Raises:
-            JaxnbError: There is no matplotlib.
-        """
-        require_matplotlib()
-        from jaxnb.compiled import draw_chart
-
-        return draw_chart.chart(self.report)
+        return chart_card(self.report)
 
     def __str__(self) -> str:
         from jaxnb.compiled import card_comparison

@@ -22,7 +22,7 @@ import numpy as np
 from jaxnb.arrays.process_describe import mesh_and_spec, require_tree
 from jaxnb.arrays.process_names import is_of_user
 from jaxnb.compat.jax_steps import behind, blocks_here, own_blocks_printed, spread
-from jaxnb.labels import format_bytes, one_line, text_of, type_label
+from jaxnb.labels import format_bytes, one_line, short_number, text_of, type_label
 from jaxnb.model.scripts import SourceLine
 from jaxnb.model.steps import Step, StepTrail, StepValue
 
@@ -188,5 +188,5 @@ def _text(array: Any) -> str:
         host = host.astype(np.float64)  # NumPy takes bfloat16 for no number
     return np.array2string(
         host, max_line_width=100, separator="  ", threshold=MAX_ELEMENTS, edgeitems=2,
-        formatter={"float_kind": "{:.4g}".format},
+        formatter={"float_kind": short_number},
     )  # fmt: skip

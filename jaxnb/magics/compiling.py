@@ -22,7 +22,7 @@ from jaxnb.magics.arguments import (
     variable,
 )
 from jaxnb.magics.base import SessionMagics, plain_interrupt
-from jaxnb.magics.sinks import DisplayIds, is_notebook, sink_for
+from jaxnb.magics.sinks import DisplayIds, sink_for
 
 if TYPE_CHECKING:
     from jaxnb.compiled.comparison import Comparison
@@ -151,19 +151,13 @@ class CompilingMagics(SessionMagics):
         if asked is None:
             return
         specs = _variants(parser, asked.spec, cell)
-        if asked.plot:
-            from jaxnb.compiled.comparison import require_matplotlib
-
-            require_matplotlib()
         with plain_interrupt("Interrupted; nothing was changed."):
             found = self._compared(asked, specs)
         if asked.out:
             self.shell.push({asked.out: found})
         display(found)
-        if asked.plot and is_notebook(self.shell):
+        if asked.plot:
             display(found.plot())
-        elif asked.plot:
-            print("A terminal shows no chart: `--out NAME`, then `NAME.plot().savefig('a.png')`.")
 
     def _compared(self, asked: argparse.Namespace, specs: dict[str, str]) -> Comparison:
         call = " ".join(asked.words)

@@ -65,6 +65,8 @@ class Collective:
         pairs: Of a permute: who sends to whom, as ``Device.id``.
         argument: The argument of the call that it moves as it is, which XLA has it do: a weight
             that is gathered to be used, say. Empty if it moves something else.
+        dimension: Along which dimension parts are put together, or data are cut into parts; None
+            if it has none, as an all-reduce, or an all-to-all of an array for each device.
     """
 
     kind: CollectiveKind
@@ -82,6 +84,7 @@ class Collective:
     name: str = ""
     pairs: tuple[tuple[int, int], ...] = ()
     argument: str = ""
+    dimension: int | None = None
 
     @property
     def group_size(self) -> int:

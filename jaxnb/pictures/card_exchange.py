@@ -15,7 +15,7 @@ from jaxnb.display.blocks import Beside, Block, Box, Either, Facts, Grid, Note
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import WIDTH, text_table
 from jaxnb.errors import UsageError
-from jaxnb.labels import one_line, plural
+from jaxnb.labels import one_line, plural, short_number
 from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.compiled import CollectiveKind
 from jaxnb.options import one_of
@@ -46,10 +46,10 @@ CUT = ("all-reduce", "reduce-scatter", "all-to-all")
 
 _SAYS: dict[CollectiveKind, str] = {
     "all-reduce": "Every device gets the sum Σ: in the first half of the steps parts are summed on "
-    "their way around, in the second the sums go around.",
+    "their way around, in the second the sums go around. A step has from whom, and the sum then.",
     "all-gather": "Every device gets all: each step passes on what came in the one before.",
     "reduce-scatter": "Every device gets its own part of the sum Σ: parts are summed on their way "
-    "around.",
+    "around. A step has from whom, and the sum then.",
     "all-to-all": "Every device gets its own part of each one's data.",
     "ragged-all-to-all": "Every device gets its own part of each one's data.",
     "collective-permute": "Every device sends what it has to one other.",
@@ -72,7 +72,9 @@ class _Labels:
                 each if piece.part is None else np.array_split(each, self.size)[piece.part]
                 for each in (self.values[d] for d in sorted(piece.of))
             ]
-            return one_line(" ".join(map(_number, np.sum(arrays, axis=0).flat)) or "–", _MAX_VALUE)
+            return one_line(
+                " ".join(map(short_number, np.sum(arrays, axis=0).flat)) or "–", _MAX_VALUE
+            )
         part = "" if piece.part is None else str(piece.part)
         names = [f"{self.name(d)}{part}" for d in self._in_order(piece.of)]
         if len(names) == self.size > 1:
@@ -87,10 +89,6 @@ class _Labels:
 
     def name(self, place: int) -> str:
         return string.ascii_lowercase[place]
-
-
-def _number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float | np.floating) else str(value)
 
 
 def _color(piece: Piece | None) -> str:
@@ -241,7 +239,9 @@ def picture(
     values: Any = None,
 ) -> Card:
     """Draws a collective; what :func:`jaxnb.picture` returns."""
-    kind = KINDS[one_of("collective", str(collective), (*KINDS,), "Nothing was drawn.")]
+    by_kind = {kind.replace("-", "_"): name for name, kind in KINDS.items()}  # XLA's, and MPI's
+    collective = by_kind.get(str(collective), str(collective))
+    kind = KINDS[one_of("collective", collective, (*KINDS,), "Nothing was drawn.")]
     mesh, along = _asked_mesh(mesh_shape, axis)
     places = np.moveaxis(np.arange(prod(mesh.shape)).reshape(mesh.shape), along, -1)
     groups = places.reshape(-1, mesh.shape[along])

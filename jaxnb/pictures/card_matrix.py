@@ -60,7 +60,8 @@ def _picture(
     if len(alike) == 1 and each.kind in CUT:
         part = sum(p.nbytes for p in each.parts)
         part = part if each.kind == "reduce-scatter" else -(-part // len(group))
-        facts.append(f"gives {each.parts[0]}, in parts of {format_bytes(part)}")
+        along = "" if each.dimension is None else f" along dimension {each.dimension}"
+        facts.append(f"gives {each.parts[0]}, in parts of {format_bytes(part)}{along}")
     if len(each.groups) > 1:
         are_alike = len({len(g) for g in each.groups}) == 1
         which = "one of {} groups of {}" if are_alike else "the largest of {} groups: {}"

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, repeat
 
 from jaxnb.arrays.layout import ArrayLayout
-from jaxnb.display.blocks import Column, Facts, Key, Lanes, Length, Note, Row, Table
+from jaxnb.display.bars import byte_ticks, keys_of, stacked_bars
+from jaxnb.display.blocks import Column, Facts, Key, Note, Row, Table
 from jaxnb.display.card import Card, card_of
-from jaxnb.labels import format_bytes, one_line, plural
+from jaxnb.labels import format_bytes, plural
 from jaxnb.model.compiled import Memory
 from jaxnb.profile.statistics import DeviceStats
-
-# Okabe and Ito's palette: https://jfly.uni-koeln.de/color/. The last one is that of all further.
-_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-_SYMBOLS = "█▓▒░▚#"
 
 MAX_DEVICES = 64
 """So many bars are shown."""
@@ -35,8 +31,7 @@ def bars_card(
     """
     used = {each.device: each.bytes_in_use for each in stats if each.bytes_in_use is not None}
     devices = sorted(used, key=lambda each: (each.process_index, each.id))
-    looks = chain(zip(_COLORS, _SYMBOLS, strict=True), repeat((_COLORS[-1], _SYMBOLS[-1])))
-    keys = [Key(one_line(name, 40), *look) for name, look in zip(layouts, looks, strict=False)]
+    keys = keys_of(layouts)
     named = [layout.bytes_per_device for layout in layouts.values()]
     parts = [[sizes.get(device.id, 0) for device in devices] for sizes in named]
     in_names = [*map(sum, zip(*parts, strict=True))]
@@ -46,8 +41,6 @@ def bars_card(
     if memory is not None:
         parts.append([memory.temporary_bytes] * len(devices))
         keys.append(Key("temporary", "#F0E442", "~"))
-    by_device = [*zip(*parts, strict=True)]
-    most = max(map(sum, by_device), default=0)
     shown = devices[:MAX_DEVICES]
     columns = [Column("held by"), Column("per device", ">"), Column("in all", ">")]
     return card_of(
@@ -55,26 +48,17 @@ def bars_card(
             [plural(len(devices), "device"), f"{format_bytes(sum(used.values()))} in use"],
             "memory by purpose",
         ),
-        Lanes(
+        stacked_bars(
             [f"device {each.id} · process {each.process_index}" for each in shown],
-            [_lengths(sizes, keys, most) for sizes in by_device[: len(shown)]],
-            [(25.0 * k, format_bytes(k * most // 4) if k else "0") for k in range(4)],
             keys,
+            [part[: len(shown)] for part in parts],
+            byte_ticks,
+            lambda nbytes: format_bytes(round(nbytes)),
         ),
         Note(f"… {len(devices) - len(shown)} more" if devices[MAX_DEVICES:] else "", "dim"),
         Table(columns, [_row(key, part) for key, part in zip(keys, parts, strict=True)]),
         Note(f"{_NOTE} {_TEMPORARY}" if memory is not None else _NOTE, "dim"),
     )
-
-
-def _lengths(sizes: Sequence[int], keys: Sequence[Key], most: int) -> list[Length]:
-    found, start = [], 0.0
-    for nbytes, key in zip(sizes, keys, strict=True):
-        if nbytes:
-            title = f"{key.name}: {format_bytes(nbytes)}"
-            found.append(Length(start, 100 * nbytes / most, key.color, title))
-            start += 100 * nbytes / most
-    return found
 
 
 def _row(key: Key, sizes: Sequence[int]) -> Row:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from math import floor, log10
 
 from jaxnb.display import blocks as b
+from jaxnb.display.bars import time_ticks
 from jaxnb.display.card import Card, card_of
 from jaxnb.labels import (
     format_count,
@@ -61,19 +61,6 @@ def dominant(process: ProcessTimeline, seconds: float, columns: int) -> list[Spa
     ]
 
 
-def ticks(seconds: float) -> list[tuple[float, str]]:
-    """Returns places on an axis from 0 to ``seconds``, and their labels, at most six of them."""
-    rough = seconds / 5
-    power = 10.0 ** floor(log10(rough))
-    step = next(power * each for each in (1, 2, 5, 10) if power * each >= rough)
-    unit, name = (1.0, "s") if seconds >= 1 else (1e-3, "ms") if seconds >= 1e-3 else (1e-6, "µs")
-    digits = max(0, -floor(log10(step / unit) + 1e-9))
-    count = floor(seconds / step + 1e-9)
-    return [
-        (i * step, f"{i * step / unit:.{digits}f} {name}" if i else "0") for i in range(count + 1)
-    ]
-
-
 def lanes(timeline: Timeline, shown: Sequence[ProcessTimeline]) -> b.Lanes:
     """Returns the picture of a timeline.
 
@@ -85,7 +72,7 @@ def lanes(timeline: Timeline, shown: Sequence[ProcessTimeline]) -> b.Lanes:
     return b.Lanes(
         [f"process {each.process_index}" for each in shown],
         [_lengths(each, timeline.seconds) for each in shown],
-        [(100 * at / timeline.seconds, label) for at, label in ticks(timeline.seconds)],
+        [(100 * at / timeline.seconds, label) for at, label in time_ticks(timeline.seconds)],
         [b.Key(KIND_LABELS[k], _COLORS[k], _SYMBOLS[k]) for k in SPAN_KINDS if k in kinds],
     )
 

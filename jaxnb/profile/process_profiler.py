@@ -67,7 +67,7 @@ class Profiler(Feature):
         try:
             jax.profiler.stop_trace()
         except Exception as error:  # the cell may have ended it, or started another one
-            self.trouble = f"{text_of(error).rstrip('.')}."
+            self.trouble = f"{text_of(error).rstrip('.')} (its files were in {self.folder})."
         self._is_on = False
 
     def take(self) -> None:

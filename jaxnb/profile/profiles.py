@@ -91,7 +91,7 @@ class ProfiledCell:
         if not found:
             shutil.rmtree(self.folder, ignore_errors=True)
             return f"There is no profile. {without}"
-        nbytes = sum(len(each.xplane) for each in found.values())
+        nbytes = sum(file.stat().st_size for file in self.folder.iterdir())
         return (
             f"Profile of {processes_label(found)}, {format_bytes(nbytes)}: type `xprof --logdir "
             f"{self._directory}`, or open {self.folder / TRACE} at https://ui.perfetto.dev. "

@@ -89,7 +89,7 @@ psum_scatter over data · mesh data 4
   step 3  d→ 1111  a→ 2222      b→ 3333          c→ 4444
   after   1111     2222         3333             4444
 Every device gets its own part of the sum Σ: parts are summed on their way
-around."""
+around. A step has from whom, and the sum then."""
 
 
 def test_a_collective_is_drawn_without_a_group() -> None:
