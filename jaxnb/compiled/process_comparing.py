@@ -265,7 +265,7 @@ def _compile(call: Given, name: str, specs: Any, asked: Any, out: Any) -> _Made:
         stage = "traced"
         given = [_abstract(a, s) for a, s in zip(call.arrays, shardings, strict=True)]
         with jax.set_mesh(mesh):  # for `with_sharding_constraint(x, P(...))` in the function
-            made.traced = jax.jit(call.on_arrays(), **extra).trace(*given)
+            made.traced = jax.jit(call.on_arrays(), **extra).trace(*call.filled(given))
         started = time.perf_counter()
         stage = "lowered"
         lowered = made.traced.lower()
@@ -371,7 +371,7 @@ def _run(call: Given, made: _Made, row: model.Variant, repeats: int | None) -> m
         arrays.extend(process_variants.placed(leaf, sharding) for leaf, sharding in pairs)
         jax.block_until_ready(arrays)
 
-    run = (lambda: made.compiled(*arrays)) if made.is_here else None
+    run = (lambda: made.compiled(*call.filled(arrays))) if made.is_here else None
     try:
         return replace(row, timing=measure(run, prepare, repeats))
     except CallFailedError as error:

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import traceback
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -325,7 +325,26 @@ def _jitted(function: Any, arguments: Any, keywords: Any, name: str) -> Any:
     """
     require_tree((arguments, keywords))
     leaves, tree = jax.tree.flatten((arguments, keywords))
-    places = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape")]
+    arrays = [leaf if is_shaped(leaf) else None for leaf in leaves]
+    positional, named = jax.tree.unflatten(tree, arrays)
+    return jax.jit(on_arrays(function, leaves, tree, name)).trace(*positional, **named)
+
+
+def is_shaped(leaf: Any) -> bool:
+    """Whether JAX traces it: an array, or what stands for one."""
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def on_arrays(function: Any, leaves: Sequence[Any], tree: Any, name: str) -> Callable[..., Any]:
+    """Returns a new function, which no cache of JAX knows, of the arrays in a call alone.
+
+    Args:
+        function: What is called.
+        leaves: Those of its positional and keyword arguments; what is no array stays as it is.
+        tree: Their structure. The new function takes it with None in the place of what stays.
+        name: What to call it.
+    """
+    places = [i for i, leaf in enumerate(leaves) if is_shaped(leaf)]
 
     def call(*positional: Any, **named: Any) -> Any:
         given = list(leaves)
@@ -337,9 +356,7 @@ def _jitted(function: Any, arguments: Any, keywords: Any, name: str) -> Any:
     call.__name__ = call.__qualname__ = name
     with suppress(TypeError, ValueError):  # JAX names the arguments by it
         vars(call)["__signature__"] = inspect.signature(function)
-    arrays = [leaf if hasattr(leaf, "shape") else None for leaf in leaves]
-    positional, named = jax.tree.unflatten(tree, arrays)
-    return jax.jit(call).trace(*positional, **named)
+    return call
 
 
 def _report(compiled: Any, meshes: list[MeshInfo]) -> model.CompiledReport:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import jax
@@ -17,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from jaxnb.arrays.process_describe import NotATreeError, dtype_facts, require_tree, split_axes
 from jaxnb.arrays.process_pushes import find_mesh
+from jaxnb.compiled.process_compiled import is_shaped, on_arrays
 from jaxnb.errors import UsageError
 from jaxnb.labels import plural, type_label
 from jaxnb.model.compiled import LeafLayout
@@ -62,17 +64,18 @@ class Given:
             if isinstance(self.leaves[place], jax.ShapeDtypeStruct)
         ]
 
+    def filled(self, arrays: Iterable[Any]) -> tuple[Any, ...]:
+        """Returns the positional arguments with these in the place of its arrays, and no others."""
+        leaves: list[Any] = [None] * len(self.leaves)
+        for place, array in zip(self.places, arrays, strict=True):
+            leaves[place] = array
+        return cast(tuple[Any, ...], jax.tree.unflatten(self.tree, leaves))
+
     def on_arrays(self) -> Callable[..., Any]:
-        """Returns a new function of the arrays alone; no cache of JAX knows it."""
-
-        def call(*arrays: Any) -> Any:
-            leaves = list(self.leaves)
-            for place, array in zip(self.places, arrays, strict=True):
-                leaves[place] = array
-            return self.function(*jax.tree.unflatten(self.tree, leaves), **self.keywords)
-
-        call.__name__ = call.__qualname__ = self.name
-        return call
+        """Returns a new function of these arguments; no cache of JAX knows it."""
+        function = partial(self.function, **self.keywords)
+        tree = jax.tree.structure((jax.tree.unflatten(self.tree, self.leaves), {}))
+        return on_arrays(function, self.leaves, tree, self.name)
 
 
 def given(function: Any, arguments: Any, keywords: Mapping[str, Any]) -> Given:
@@ -112,23 +115,19 @@ def given(function: Any, arguments: Any, keywords: Mapping[str, Any]) -> Given:
                 f"`{path}` was deleted, or donated to a computation. Nothing was run. Make it "
                 "again."
             )
-    arrays = [k for k, v in keywords.items() if any(map(_is_array, jax.tree.leaves(v)))]
+    arrays = [k for k, v in keywords.items() if any(map(is_shaped, jax.tree.leaves(v)))]
     if arrays:
         raise UsageError(
             f"`{arrays[0]}` is an array given by keyword, for which specs have no place. Nothing "
             "was run. Give arrays by position."
         )
-    places = tuple(i for i, leaf in enumerate(leaves) if _is_array(leaf))
+    places = tuple(i for i, leaf in enumerate(leaves) if is_shaped(leaf))
     name = getattr(function, "__name__", None) or type(function).__name__
     return Given(function, leaves, tree, places, paths, keys, dict(keywords), name)
 
 
 def _kind(value: Any) -> str:
     return f"an object of type {type(value).__name__}"
-
-
-def _is_array(leaf: Any) -> bool:
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def _names(function: Any, count: int) -> list[str]:

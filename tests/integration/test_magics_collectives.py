@@ -144,6 +144,9 @@ def test_comparing_shardings(nb: Notebook) -> None:
     assert "4 devices · mesh x 4 · 2 processes · 2 calls each" in shown.text
     assert ">rows</td>" in shown.html
     assert nb.good("found.best('bytes').name").text.strip() == "'whole'"
+    # By the function's own names, which a program compiled here keeps for who loads it later.
+    moved = nb.good("[each.argument for each in found['rows'].report.collectives]")
+    assert moved.text.strip() == "['w1', 'w2']"
     assert nb.good("found").text.startswith("mlp · 2 shardings")
     inside = nb.good(
         "%%spmd\nimport jaxnb\njaxnb.compare(mlp, (x, w1, w2), specs={'rows': P('x')}, run=False)"
