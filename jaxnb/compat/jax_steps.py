@@ -70,7 +70,7 @@ def _text_here(tracer: Any) -> str:
     mesh, blocks = tracer._trace.mesh, blocks_here(tracer.val)
     names = f"({', '.join(map(str, mesh.axis_names))},)"
     return "\n".join(
-        f"On {device} at mesh coordinates {names} = {place}:\n{blocks[device]}\n"
+        f"On {device} at mesh coordinates {names} = {place}: {blocks[device]}"
         for place, device in np.ndenumerate(mesh.devices)
         if device in blocks
     )

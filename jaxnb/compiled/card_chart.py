@@ -28,7 +28,7 @@ def _panels(variants: Sequence[Variant]) -> Iterator[Block]:
         show = (lambda x: format_bytes(round(x))) if is_size else format_time
         best = ranking.marked(variants, column)
         labels = [
-            f"{one_line(v.name, 24)}  {'★ ' if is_best else ''}{'–' if x is None else show(x)}"
+            f"{one_line(v.name, 24)} · {'★ ' if is_best else ''}{'–' if x is None else show(x)}"
             for v, x, is_best in zip(variants, numbers, best, strict=True)
         ]
         stacks = _stacks(variants, column)

@@ -89,6 +89,7 @@ def _what(count: int, largest: str) -> str:
 
 _FETCH = "Fetching value for `jax.Array` that spans non-addressable"
 _EXPLICIT, _SET_MESH = "Explicit", "via `jax.set_mesh`"
+_IN_SPECS = "does not match the specs of the input"
 _UNEQUAL = "passed to device_put is not the same on each process"
 _OTHERS = (
     "For a cross-host reshard in multi-controller JAX",
@@ -166,14 +167,17 @@ def _what_it_is(error: BaseException, text: str) -> tuple[str, str, str] | None:
             "multihost_utils.process_allgather(x, tiled=True)`, then `jax.make_array_from_callback("
             "whole.shape, sharding, lambda index: whole[index])`.",
         )
-    if type(error).__name__ == "ShardingTypeError" or (_EXPLICIT in text and _SET_MESH in text):
+    wants_mesh = (_EXPLICIT in text and _SET_MESH in text) or _IN_SPECS in text
+    if wants_mesh or type(error).__name__ == "ShardingTypeError":
         return (
             "explicit-axes",
             "The mesh's axes are Explicit, as `jax.make_mesh` makes them: array types "
             "include their sharding. If JAX cannot derive a result's sharding, you must "
             "specify it.",
             "To have the compiler choose: `jax.make_mesh(shape, names, axis_types=("
-            "jax.sharding.AxisType.Auto,) * len(names))`.",
+            "jax.sharding.AxisType.Auto,) * len(names))`. To say it yourself: "
+            "`x.at[0].get(out_sharding=P())`; to lay out an argument: `jax.device_put(x, "
+            "NamedSharding(mesh, P('data')))`.",
         )
     return None
 

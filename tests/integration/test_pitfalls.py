@@ -88,6 +88,13 @@ TRIGGERS = {
         "jax.grad(lambda w, a: ((a @ w) ** 2).mean())(w, a)",
         ("explicit-axes", 4, "The mesh's axes are Explicit"),
     ),
+    # The first cell of JAX's tutorial of `shard_map`.
+    "in-specs": (
+        "m = jax.make_mesh((jax.device_count(),), ('d',))\n"
+        "f = jax.shard_map(lambda x: x * 2, mesh=m, in_specs=P('d'), out_specs=P('d'))\n"
+        "f(jnp.arange(8.0))",
+        ("explicit-axes", 3, "The mesh's axes are Explicit"),
+    ),
 }
 
 

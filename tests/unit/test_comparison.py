@@ -210,9 +210,9 @@ def test_the_chart() -> None:
     for title in [*titles, "time of one call"]:
         assert f"\n{title}" in card.text
     fsdp, tensor, broken = card.text.split("\n")[2:5]
-    assert fsdp.lstrip().startswith("fsdp  24.0 KiB  ████")
-    assert tensor.lstrip().startswith("tensor  ★ 4.00 KiB  ████")
-    assert broken.split() == ["broken", "–"]
+    assert fsdp.lstrip().startswith("fsdp · 24.0 KiB  ████")
+    assert tensor.lstrip().startswith("tensor · ★ 4.00 KiB  ████")
+    assert broken.split() == ["broken", "·", "–"]
     assert Comparison(ComparisonReport("f", (BROKEN,))).plot().text == "f · 1 sharding"
     unrun = ComparisonReport("f", (replace(FSDP, timing=None),))
     assert "time of one call" not in Comparison(unrun).plot().text
