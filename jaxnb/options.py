@@ -49,8 +49,9 @@ Word = TypeVar("Word", bound=str)
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """Returns ``" Did you mean 'x'?"`` for a near miss, else an empty string."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    names = {each.lstrip("-"): each for each in known}
+    near = difflib.get_close_matches(word.lstrip("-"), names, n=1, cutoff=0.7)
+    return f" Did you mean {names[near[0]]!r}?" if near else ""
 
 
 def one_of(

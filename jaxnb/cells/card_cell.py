@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from jaxnb.cells.card_value import value_card
-from jaxnb.cells.result import CellResult
+from jaxnb.cells.result import FOLLOW, CellResult
 from jaxnb.display.blocks import (
     Block,
     Cell,
@@ -299,8 +299,8 @@ def divergence_card(result: CellResult) -> Card:
 
 _STRAGGLER_RATIO = 1.5
 _STRAGGLER_SECONDS = 0.05
-_NEVER_ENDED = {NO_ANSWER: "no end on", ProcessDiedError.__name__: "died:"}
-_ENDS = {"KeyboardInterrupt": "interrupted on", **_NEVER_ENDED}
+_NEVER_ENDED = {NO_ANSWER: "no end on {}", ProcessDiedError.__name__: "died: {}"}
+_ENDS = {"KeyboardInterrupt": "interrupted on {}", **_NEVER_ENDED}
 
 
 def cell_card(result: CellResult, outputs: Outputs = "merged") -> Card:
@@ -328,10 +328,13 @@ def footer_card(result: CellResult) -> Card:
     if late := [i for i, each in result.per_process.items() if each.computes]:
         on = "" if len(late) == len(result.per_process) else f" on {ranks_label(late)}"
         parts.append(f"still computing{on}")
-    ends: dict[str, list[int]] = {"error on": []}
+    ends: dict[str, list[int]] = {"error on {}": []}
+    has_cause = any(each.type_name not in FOLLOW for each in result.errors.values())
     for i, error in result.errors.items():
-        ends.setdefault(_ENDS.get(error.type_name, "error on"), []).append(i)
-    parts += [f"{what} {ranks_label(who)}" for what, who in ends.items() if who]
+        waited = has_cause and error.type_name == "DivergenceError"
+        end = "{} waited" if waited else _ENDS.get(error.type_name, "error on {}")
+        ends.setdefault(end, []).append(i)
+    parts += [end.format(ranks_label(who)) for end, who in ends.items() if who]
     footer = card_of(Facts(parts, look="small", wrap=False))
     if result.timing is None:
         return footer

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from jaxnb.cells.card_cell import cell_card
 from jaxnb.cells.merge_output import MergedLine, bars_as_one
 from jaxnb.cells.result import FOLLOW, CellResult
-from jaxnb.display.blocks import Block, Either, Facts, Fold, Note, Pre
+from jaxnb.display.blocks import Block, Column, Either, Facts, Fold, Note, Pre, Table
 from jaxnb.display.card import NOTHING, Card, card_of, stacked
 from jaxnb.display.markup import strip_ansi
+from jaxnb.display.text import WIDTH, text_of, wrapped
 from jaxnb.labels import (
     capitalized,
     format_count,
@@ -21,7 +22,13 @@ from jaxnb.labels import (
     processes_label,
 )
 from jaxnb.launch.card_group import progress_card
-from jaxnb.lockstep.divergence import STILL_VALID, odd_ones
+from jaxnb.lockstep.divergence import (
+    NOTHING_RAN,
+    STILL_VALID,
+    differing_arguments,
+    odd_ones,
+    rows_of,
+)
 from jaxnb.model.cells import NO_ANSWER, ProcessError
 
 MOST_CHARS = 1500
@@ -100,6 +107,8 @@ def error_groups(result: CellResult) -> list[ErrorGroup]:
         )
         if error.type_name == "DivergenceError":  # whose message has the line of each process
             place = ""
+        if package := _interrupted_inside(error):
+            place = package
         is_at_place = place and error.type_name not in FOLLOW
         key = (
             error.type_name,
@@ -125,17 +134,17 @@ def error_groups(result: CellResult) -> list[ErrorGroup]:
         found,
         key=lambda group: (
             group.is_consequence and not _is_cause(group, found),
-            _interrupted_inside(group),
+            _interrupted_inside(group.error),
             group.at,
         ),
     )
 
 
-def _interrupted_inside(group: ErrorGroup) -> str:
+def _interrupted_inside(error: ProcessError) -> str:
     """Returns the package in whose code an interrupt struck; empty if that was the user's."""
-    if group.error.type_name != "KeyboardInterrupt":
+    if error.type_name != "KeyboardInterrupt":
         return ""
-    *_, last = ["", *_FRAME.findall(group.error.traceback)]
+    *_, last = ["", *_FRAME.findall(error.traceback)]
     found = _PACKAGE.search(last)
     return found[1] if found is not None else ""
 
@@ -166,7 +175,7 @@ def _body(
     if group.messages:
         return f"{text.rstrip()}\n\n{_messages_text(group)}"
     if is_whole or kept == error.message:
-        return text or error.message
+        return text.replace(error.message, _by_words(error)) or error.message
     more = len(error.message) - len(kept)
     others = [p for p in group.processes if result.errors[p].message != error.message]
     differ = f"; the messages of {processes_label(others)} differ in what follows" if others else ""
@@ -175,6 +184,17 @@ def _body(
         f"`spmd.last_result.per_process[{first}].error.message`{differ}"
     )
     return (text if error.message in text else plain).replace(error.message, cut) or cut
+
+
+def _by_words(error: ProcessError) -> str:
+    """Returns a message whose long lines end between words: JupyterLab would break them anywhere.
+
+    Lines that begin with blanks are code, or what stands below something.
+    """
+    name = f"{error.type_name}: "
+    lines = f"{name}{error.message}".split("\n")
+    found = (x if len(x) <= WIDTH or x.startswith((" ", "\t")) else wrapped(x) for x in lines)
+    return "\n".join(found).removeprefix(name)
 
 
 def _messages_text(group: ErrorGroup) -> str:
@@ -231,7 +251,7 @@ def error_card(result: CellResult, *, ansi: bool = False, is_whole: bool = False
     for i, group in enumerate(groups):
         if told := _waited_text(group, groups):
             folds.append(Note(told))
-            texts.append(told)
+            texts.append(wrapped(told))
             continue
         error, details = group.error, _details(groups, i)
         name = "Given up" if error.type_name == NO_ANSWER else error.type_name
@@ -241,13 +261,28 @@ def error_card(result: CellResult, *, ansi: bool = False, is_whole: bool = False
         message += ", …" if group.messages else ""
         parts = list(filter(None, [odd, message, details]))
         summary = Facts(parts, f"{name}:" if odd or message else name)
-        body = [] if told else [Pre(_body(result, group, ansi=True))]
+        table = [] if told or i else _sides(result, error)
+        body = [] if told else table or [Pre(_body(result, group, ansi=True))]
         folds.append(Fold(summary, body, opened=i == 0))
-        text = told or _body(result, group, ansi=ansi, is_whole=is_whole)
+        text = told or text_of(table) or _body(result, group, ansi=ansi, is_whole=is_whole)
         where = _details(groups, i, told_in=strip_ansi(text))
         heading = f"{name}: {odd}" if odd else f"{name} on {where}"
         texts.append(f"{heading}\n{text}")
     return card_of(Either(folds, "\n\n".join(texts)), tone="error")
+
+
+def _sides(result: CellResult, error: ProcessError) -> list[Block]:
+    """Returns who was about to do what, where they do not agree; none if that is not known."""
+    parted = result.divergence
+    _, nothing_ran, trust = error.message.rpartition(NOTHING_RAN)
+    rows = rows_of(parted.sides) if parted is not None and nothing_ran else []
+    if not rows or parted is None:
+        return []
+    differ = differing_arguments(parted.sides).rstrip("; ")
+    said = f"{nothing_ran}{trust}{f' {capitalized(differ)}.' if differ else ''}"
+    columns = [Column("process"), Column("line", ">"), Column("was to dispatch", least=20),
+               Column("code", least=12, optional=True)]  # fmt: skip
+    return [Note(said), Table(columns, rows)]
 
 
 def only_waited(group: ErrorGroup, groups: Sequence[ErrorGroup]) -> bool:
@@ -266,8 +301,8 @@ def _waited_text(group: ErrorGroup, groups: Sequence[ErrorGroup]) -> str:
             f"{who} only waited for it{at}. What they were to compute has run on no process, and "
             "earlier results are valid."
         )
-    package = _interrupted_inside(group)
-    if package and group is not groups[0] and not _interrupted_inside(groups[0]):
+    package = _interrupted_inside(group.error)
+    if package and group is not groups[0] and not _interrupted_inside(groups[0].error):
         were = "was" if len(group.processes) == 1 else "were"
         return f"{who} {were} interrupted inside {package}{at}."
     return ""
@@ -285,7 +320,8 @@ def _details(groups: list[ErrorGroup], i: int, told_in: str = "") -> str:
         i: Which of it.
         told_in: What stands below: a line that is named there is not named here.
     """
-    group, several = groups[i], len(groups) > 1
+    group = groups[i]
+    several = sum(not _waited_text(each, groups) for each in groups) > 1
     is_told = all(re.search(rf"\bline {line}\b", told_in) for line in group.lines)
     parts = (
         processes_label(group.processes) + (", first" if several and i == 0 else ""),

@@ -155,8 +155,8 @@ def stopped_text(last: Dispatch) -> str:
     """Returns that all processes of an interrupted cell have stopped after the same dispatch."""
     line = "" if last.line is None else f" at line {last.line}"
     return (
-        f"{processes_label(last.processes)} stopped at the same step, after dispatch {last.number} "
-        f"of {the_cell()}, `{last.name}`{line}."
+        f"Stopped cleanly: none of {processes_label(last.processes)} is ahead of another. The last "
+        f"dispatch of {the_cell()} was `{last.name}`{line}, number {last.number}."
     )
 
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
@@ -178,10 +178,25 @@ def _records(etb: TracebackType, own: Records) -> list[Any]:
     for is_library, group in groupby(_entries(etb), key=_is_of_library):
         entries = list(group)
         if is_library:
-            found.extend(LibraryFrame(e.tb_frame, e.tb_lineno) for e in entries)
+            found.extend(_last_of_jax(entries))
         else:
             found.extend(own(_chained(entries)))
     return found
+
+
+_OF_JAX = f"{os.sep}jax{os.sep}_src{os.sep}"
+
+
+def _last_of_jax(entries: Sequence[TracebackType]) -> Iterator[LibraryFrame]:
+    """Yields frames of installed modules; of those of JAX that call each other the last one."""
+    left_out = 0
+    files = [entry.tb_frame.f_code.co_filename for entry in entries]
+    for entry, file, following in zip(entries, files, [*files[1:], ""], strict=True):
+        if _OF_JAX in file and _OF_JAX in following:
+            left_out += 1
+        else:
+            yield LibraryFrame(entry.tb_frame, entry.tb_lineno, left_out)
+            left_out = 0
 
 
 def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
@@ -238,7 +253,8 @@ def cause_first(message: str) -> str:
 def _format_library_frame(frame: LibraryFrame) -> str:
     source = linecache.getline(frame.filename, frame.lineno, frame.frame.f_globals).strip()
     file = compress_user(frame.filename)
-    said = f"File {file}:{frame.lineno}, in {frame.code.co_qualname}\n"
+    before = f"    [... {frame.left_out} more of JAX]\n" if frame.left_out else ""
+    said = f"{before}File {file}:{frame.lineno}, in {frame.code.co_qualname}\n"
     return f"{said}----> {frame.lineno} {source}\n" if source else said
 
 

@@ -18,10 +18,17 @@ from IPython.core.oinspect import Inspector
 
 @dataclass(frozen=True, slots=True)
 class LibraryFrame:
-    """What IPython asks of a frame, for one that it does not format itself."""
+    """What IPython asks of a frame, for one that it does not format itself.
+
+    Attributes:
+        frame: The frame.
+        lineno: The line that it was at.
+        left_out: How many frames before it are not shown.
+    """
 
     frame: FrameType
     lineno: int
+    left_out: int = 0
     _sd: None = None
 
     @property

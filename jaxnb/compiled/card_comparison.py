@@ -43,7 +43,7 @@ STAGES: dict[model.ComparisonStage, str] = {
     "run": "it did not run",
 }
 
-_BEST = "{mark} best in column (ties within noise are all marked)."
+_BEST = "{mark} best in column (ties within noise are all marked; none is if all tie)."
 _SENDS = "Sends: what one call makes each device send, by ring and pairwise algorithms."
 _MEMORY = (
     "Memory: what the program needs of each device. Compile: measured once; a program that was "

@@ -270,7 +270,7 @@ def disagreement(found: Sequence[model.Side], mine: model.Dispatch) -> str:
         differs = "different inputs" if len(made) == 1 else "different programs"
         groups = " / ".join(ranks_label(side.processes) for side in found)
         does = [f"{differs} on processes {groups}, where all were to dispatch {mine}"]
-    shapes = _differing_arguments(found)
+    shapes = differing_arguments(found)
     everyone = processes_label(mine.processes)
     which = f"dispatch {mine.number}" if mine.number else "a thread's dispatch"
     trust = STILL_VALID
@@ -285,8 +285,27 @@ def disagreement(found: Sequence[model.Side], mine: model.Dispatch) -> str:
     )
 
 
-def _differing_arguments(found: Sequence[model.Side]) -> str:
-    """Returns which arguments of one function have other shapes; or nothing."""
+Row = tuple[str, str, str, str]
+"""Processes, line, what they were to dispatch or why nothing, and the line's code."""
+
+
+def rows_of(found: Sequence[model.Side]) -> list[Row]:
+    """Returns who was about to do what as rows of a table; none where all rows say the same."""
+    mine = next((side.dispatch for side in found if side.dispatch is not None), None)
+    rows = [_row(side, mine) for side in found if mine is not None]
+    return rows if len({row[1:] for row in rows}) > 1 else []
+
+
+def _row(side: model.Side, mine: model.Dispatch) -> Row:
+    who, its = ranks_label(side.processes), side.dispatch
+    if its is None:
+        return who, "", _why_none(side), ""
+    line = "" if its.line is None else str(its.line)
+    return who, line, f"{its.signature()}{_elsewhere(its, mine)}", its.source
+
+
+def differing_arguments(found: Sequence[model.Side]) -> str:
+    """Returns which arguments of one function have other shapes, with ``"; "``; or nothing."""
     made = {side.processes: side.dispatch for side in found if side.dispatch is not None}
     given = {who: each.arguments.first for who, each in made.items() if each.arguments}
     counts = {each.arguments.count for each in made.values() if each.arguments}
@@ -349,9 +368,13 @@ def _was_to(side: model.Side, mine: model.Dispatch) -> str:
     if its is None:
         return _why_none(side)
     what = f"{'was' if len(side.processes) == 1 else 'were'} to dispatch {_with_source(its)}"
-    if its.processes != mine.processes:
-        what += f", over {processes_label(its.processes)}"
-    return f"{what}, as dispatch {its.number}" if _is_other_number(its, mine) else what
+    return what + _elsewhere(its, mine)
+
+
+def _elsewhere(its: model.Dispatch, mine: model.Dispatch) -> str:
+    """Returns what is said of a dispatch over other processes, or of another number."""
+    over = f", over {processes_label(its.processes)}" if its.processes != mine.processes else ""
+    return f"{over}, as dispatch {its.number}" if _is_other_number(its, mine) else over
 
 
 def _with_source(its: model.Dispatch) -> str:

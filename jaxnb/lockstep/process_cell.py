@@ -239,9 +239,8 @@ class Agreement:
             entry.number = cell.count(entry.known.processes) + 1
         failed = self._launches.failures(entry.known.processes)
         line = linecache.getline(cell.name, entry.line or 0).strip()
-        source = TYPED if is_typed(sys._getframe()) else one_line(line, MOST_SOURCE_CHARS)
-        told = as_dispatch(entry)
-        return replace(told, failed=failed.last, failures=len(failed.keys), source=source)
+        entry.source = TYPED if is_typed(sys._getframe()) else one_line(line, MOST_SOURCE_CHARS)
+        return replace(as_dispatch(entry), failed=failed.last, failures=len(failed.keys))
 
     @contextlib.contextmanager
     def barrier(

@@ -211,6 +211,7 @@ class Entry:
     stop: float = 0.0  # when the call has returned, if it is the main thread's
     is_made: bool = False
     cpu: float = 0.0  # what other threads had used of the processor, if it is the main thread's
+    source: str = ""  # the code at the line, once others are told of it
 
 
 @dataclass(slots=True)
@@ -280,6 +281,7 @@ def as_dispatch(entry: Entry, *, is_one_of_many: bool = False) -> model.Dispatch
         replicas=entry.replicas,
         end=entry.end,
         collectives=known.collectives,
+        source=entry.source,
     )
 
 

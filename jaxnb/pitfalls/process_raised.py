@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 import traceback
 from dataclasses import replace
 from typing import Any
@@ -109,6 +110,8 @@ def explained(error: BaseException, code_name: str) -> list[Pitfall]:
     if not found:
         return []
     kind, message, advice = found
+    if kind == "fetch" and (name := _spread_name(error, code_name)):
+        advice = re.sub(r"\bx\b", name, advice)
     of_error = pitfall(kind, code_name, _line_of(error, code_name), message, advice)
     return [replace(of_error, is_of_error=True)]
 
@@ -187,6 +190,19 @@ def _are_equal(copies: Any) -> bool:
         return False
     first, *others = (each.tobytes() for each in np.split(np.asarray(copies), jax.process_count()))
     return all(each == first for each in others)
+
+
+def _spread_name(error: BaseException, code_name: str) -> str:
+    """Returns what the line that raised calls an array of several processes; or nothing."""
+    frames = [each for each, _ in traceback.walk_tb(error.__traceback__)]
+    of_code = [frame for frame in frames if frame.f_code.co_filename == code_name]
+    source = linecache.getline(code_name, _line_of(error, code_name) or 0)
+    known = {**of_code[-1].f_globals, **of_code[-1].f_locals} if of_code else {}
+    for name in re.findall(r"\b[A-Za-z_]\w*", source):
+        value = known.get(name)
+        if isinstance(value, jax.Array) and not value.is_fully_addressable:
+            return str(name)
+    return ""
 
 
 def _line_of(error: BaseException, code_name: str) -> int | None:

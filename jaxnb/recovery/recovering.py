@@ -30,9 +30,10 @@ def recovered_card(group: GroupInfo, recovered: messages.Recovered) -> Card:
     """New processes with the variables of the old ones: what was kept, and what is lost."""
     kept = plural(len(recovered.kept), "variable")
     size = f" ({format_bytes(recovered.nbytes)})" if recovered.kept else ""
-    tail = f"new processes in {format_seconds(recovered.seconds)} · kept {kept}{size}"
+    new = f"{plural(len(group.processes), 'new process')} in {format_seconds(recovered.seconds)}"
+    tail = f"{new} · kept {kept}{size}"
     if recovered.died:
-        tail = f"{processes_label(recovered.died)} replaced · {tail}"
+        tail = f"{processes_label(recovered.died)} had died · {tail}"
     return group_card(group, tail, False, recovered.notes)
 
 

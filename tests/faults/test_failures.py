@@ -109,7 +109,7 @@ def test_who_waits_in_it_is_told_why_and_one_interrupt_ends_it(group: Session) -
     }
     assert "Process 0 failed in `jit(<lambda>)` at line 1" in sink.notices[0]
     assert "Interrupt ends the cell" in sink.notices[0]
-    assert not any("stopped at the same step" in each for each in sink.notices)
+    assert not any("Stopped cleanly" in each for each in sink.notices)
     assert_new_group(group, before, sink.notices)
 
 

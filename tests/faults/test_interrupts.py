@@ -354,7 +354,7 @@ def test_processes_stop_at_the_same_dispatch(make_session: Callable[..., Session
         with pytest.raises(CellError) as caught:
             session.run(loop, sink=sink)
         assert_interrupted(caught.value.result)
-        assert "processes 0-3 stopped at the same step, after dispatch" in " ".join(sink.notices)
+        assert "Stopped cleanly: none of processes 0-3 is ahead" in " ".join(sink.notices)
         assert "anew" not in " ".join(sink.notices)
         assert caught.value.result.divergence is None
         after = session.run("int(k)").value  # raises where they differ

@@ -132,7 +132,7 @@ def test_an_interrupt_ends_a_loop_at_one_dispatch_on_all_hosts(group: Group) -> 
     )
     with pytest.raises(RaisedError, match="processes 0-3 raised KeyboardInterrupt"):
         group.program.end()
-    assert "processes 0-3 stopped at the same step" in group.do("said[-1]")
+    assert "Stopped cleanly: none of processes 0-3" in group.do("said[-1]")
     assert len({*group.do("[n.stdout for n in session.run('print(n)').per_process.values()]")}) == 1
 
 

@@ -184,6 +184,10 @@ def failed(**names: str) -> dict[int, ProcessError]:
          "4 processes · 0.31 s · no end on 2"),
         ([0.1] * 3, {"errors": failed(p0="KeyboardInterrupt", p1="KeyboardInterrupt", p2="E")},
          "3 processes · 0.31 s · error on 2 · interrupted on 0-1"),
+        ([0.1] * 3, {"errors": failed(p0="DivergenceError", p1="E", p2="DivergenceError")},
+         "3 processes · 0.31 s · error on 1 · 0,2 waited"),
+        ([0.1] * 2, {"errors": failed(p0="DivergenceError", p1="DivergenceError")},
+         "2 processes · 0.31 s · error on 0-1"),
     ],
 )  # fmt: skip
 def test_the_footer(seconds: list[float], more: dict[str, Any], said: str):

@@ -373,7 +373,7 @@ def re_forming() -> Iterator[Row]:
     for how, told in {"raise": "ValueError: boom", "sys.exit": "SystemExit: 3"}.items():
         yield from both("re-forming", how, "", "`faulty`", told)
     for how in DEATHS:
-        yield from both("re-forming", how, "", "replaced", is_replaced=True)
+        yield from both("re-forming", how, "", "had died", is_replaced=True)
     yield from both("re-forming", "SIGSTOP", "", *REPLACED[:1], is_replaced=True)
     yield from both("re-forming", "loop", "", "`faulty`", "to pickle it takes too long")
     for kind in ("shape", "scalars", "NumPy arrays", "keys"):
