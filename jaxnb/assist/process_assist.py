@@ -11,11 +11,13 @@ import builtins
 import itertools
 import keyword
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial, wraps
+from types import ModuleType
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 from IPython.core.completer import IPCompleter, completions_sorting_key
 
 from jaxnb.arrays.process_describe import mesh_and_spec
@@ -130,8 +132,15 @@ def _completed(shell: Any, code: str, offset: int) -> tuple[int, dict[str, str]]
         evaluation="limited",
     )
     start, words = _arranged(code, offset, matches(completer, code, offset).values())
-    # The user's own names first: Python's keywords and built-in names are some 200.
-    return start, dict(sorted(words.items(), key=lambda item: item[0] in _OF_PYTHON))
+    return start, dict(sorted(words.items(), key=lambda item: _rank(item[0], shell.user_ns)))
+
+
+def _rank(word: str, known: Mapping[str, Any]) -> int:
+    """Returns where a word stands: arrays first, then the user's other names, modules, Python's."""
+    value = known.get(word)
+    if isinstance(value, jax.Array | np.ndarray):
+        return 0
+    return 3 if word in _OF_PYTHON else 2 if isinstance(value, ModuleType) else 1
 
 
 class _QuietCompleter(IPCompleter):

@@ -102,6 +102,8 @@ class MagicParser(argparse.ArgumentParser):
             is_host = "--hosts" in words and word[0] != "-" and not is_number
             if is_host or any(each.endswith(",") for each in words):
                 near = " A list takes commas without spaces, as in `0,2` and `hostA,hostB`."
+            if self.prog.startswith("%%") and word[0] != "-" and not near:
+                self.error(f"`{' '.join(unknown)}` stands where options do; code goes below")
             self.error(f"unknown option {word!r}.{near}")
         return found
 
@@ -222,13 +224,14 @@ PARSERS["spmd_steps"] = partial(cell_parser, "%spmd_steps")
 
 
 def split_options(line: str, parser: MagicParser) -> tuple[str, str]:
-    """Splits the line of ``%spmd`` into its options and the code after them.
+    """Splits a line into its options, before and behind the code, and the code.
 
-    Options end at the first word that is neither an option nor an option's value, so that
-    the code keeps its quotes and spaces.
+    The code keeps its quotes and spaces: options end at the first word that is neither an option
+    nor an option's value, and begin again at the last ``--word`` outside of brackets that is an
+    option, or that Python could not read. Those of a command (``!ls --all``) are its own.
 
     Raises:
-        UsageError: The word after them begins with ``--``, as options do.
+        UsageError: The word after the first ones begins with ``--``, as options do.
     """
     rest = line.lstrip()
     taken = []
@@ -245,22 +248,23 @@ def split_options(line: str, parser: MagicParser) -> tuple[str, str]:
             value, _, after = rest.partition(" ")
             taken.append(value)
             rest = after.lstrip()
+    behind = _BEHIND.search(rest)
+    if behind and (behind[1] in parser.options or not _is_python(rest)):
+        before = rest[: behind.start()]
+        if _is_python(before):
+            return " ".join([*taken, behind[0].strip()]), before
     return " ".join(taken), rest
 
 
-_BEHIND = re.compile(r"\s--[a-z][^()\[\]{}]*$")
+_BEHIND = re.compile(r"\s(--[a-z][\w-]*)[^()\[\]{}]*$")
 
 
-def split_call(line: str, parser: MagicParser) -> tuple[str, str]:
-    """Splits a line into its options, before and behind a call, and the call.
-
-    Raises:
-        UsageError: As :func:`split_options` does.
-    """
-    options, call = split_options(line, parser)
-    if behind := _BEHIND.search(call):
-        return f"{options} {behind[0]}", call[: behind.start()]
-    return options, call
+def _is_python(code: str) -> bool:
+    try:
+        ast.parse(code)
+    except (SyntaxError, ValueError):
+        return False
+    return True
 
 
 # ``x[..., :3]`` and ``P('data', None)`` are one word each though they have blanks; and quotes

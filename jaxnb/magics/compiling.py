@@ -11,13 +11,14 @@ from IPython.core.magic import line_cell_magic, magics_class, no_var_expand
 from IPython.display import display
 
 from jaxnb.errors import UsageError
+from jaxnb.labels import one_line
 from jaxnb.magics.arguments import (
     PARSERS,
     MagicParser,
     WordsParser,
     flag,
     option,
-    split_call,
+    split_options,
     unquoted,
     variable,
 )
@@ -39,9 +40,10 @@ def collectives_parser(magic: str) -> MagicParser:
                help="FLOPs of a device in a second: how long a call takes at least"),
         option("--bandwidth", type=_speeds, default={}, metavar="AXIS=B,…",
                help="bytes that a device sends along an axis in a second, with --flops"),
-        usage="%%spmd_collectives [options] CALL",
+        usage="%%spmd_collectives CALL [options]",
         epilog="CALL is an expression such as step(state, batch); jax.ShapeDtypeStruct will do for "
-        "arguments. With --devices as a cell magic: lines that make mesh and arguments, then CALL.",
+        "arguments. With --devices as a cell magic: lines that make mesh and arguments, and CALL "
+        "behind them or on the magic's line.",
     )  # fmt: skip
 
 
@@ -103,6 +105,24 @@ def _named(text: str) -> tuple[str, str]:
     return unquoted(name.strip()), unquoted(value.strip())
 
 
+def _require_alone(code: str) -> None:
+    """Returns if a call stands alone.
+
+    Raises:
+        UsageError: There are lines before it, which only a plan runs.
+    """
+    try:
+        statements = ast.parse(code).body
+    except (SyntaxError, ValueError):
+        return  # who reads the call says so
+    if len(statements) > 1:
+        raise UsageError(
+            "Lines before the call are run for a plan only: `%%spmd_collectives --devices 8`. "
+            "Nothing was run. For this group put them into a `%%spmd` cell, then type "
+            f"`%spmd_collectives {one_line(ast.unparse(statements[-1]))}`."
+        )
+
+
 @magics_class
 class CompilingMagics(SessionMagics):
     """The magics that show what the compiler does, and compare shardings."""
@@ -113,18 +133,17 @@ class CompilingMagics(SessionMagics):
         """Lists the collectives that a call compiles to. `--help` lists the options."""
         magic = "%spmd_collectives" if cell is None else "%%spmd_collectives"
         parser = collectives_parser(magic)
-        options, rest = split_call(line, parser)
+        options, rest = split_options(line, parser)
         asked = parser.asked(self.shell.var_expand(options))
         if asked is None:
             return
         if asked.bandwidth and asked.flops is None:
             parser.error("--bandwidth goes with --flops")
-        if cell is not None and rest.strip():
-            raise UsageError(
-                f"`{rest.strip()}` stands behind `{magic}`, where only options do: put the call on "
-                "the cell's last line. Nothing was run."
-            )
-        code, first_line = (rest, 1) if cell is None else (cell, 2)
+        code, first_line = rest, 1
+        if cell and cell.strip():
+            code, first_line = f"{cell.rstrip()}\n{rest}".rstrip(), 2
+        if asked.devices is None:
+            _require_alone(code)
         number, found = self.shell.displayhook.prompt_count, None
         with plain_interrupt("Interrupted; nothing was run, and the group can be used."):
             if asked.devices is not None and self._current() is None:

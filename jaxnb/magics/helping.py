@@ -118,18 +118,27 @@ _IMPORT = re.compile(r"\s*(?:from|import)\b")
 
 _ATTRIBUTE = re.compile(r"(?<![\w.])(?P<name>\w+)\.(?P<typed>\w*)$")
 _ASKS = re.compile(r"(?P<before>%spmd[ \t]+(?:.*[ \t])?)(?P<name>[\w.\[\]]+)(?P<marks>\?{1,2})\s*$")
+_ASKS_FOR_MAGIC = re.compile(r"\s*(?P<percent>%{1,2})(?P<magic>spmd\w*)\?{1,2}\s*$")
 _FIRST = 1000.0
 """Before IPython's own matchers, whose priorities are 0 to 100."""
 
 
 class _AskedOfProcesses(HelpEnd):
-    """Has ``%spmd x?`` ask the processes; IPython's own `HelpEnd` asks the notebook."""
+    """Has ``%spmd x?`` ask the processes, and ``%%spmd?`` show the magic's help.
+
+    IPython's own `HelpEnd` asks the notebook.
+    """
 
     priority = HelpEnd.priority - 1
 
     def transform(self, lines: list[str]) -> list[str]:
         """Returns the lines of a cell, with ``%spmd %pinfo x`` for the question that was found."""
         line = lines[self.q_line]
+        of_magic = _ASKS_FOR_MAGIC.match(line, self.start_col)
+        if of_magic and self.start_line == self.q_line and of_magic["magic"] in PARSERS:
+            kind, body = ("cell", ", '#'") if of_magic["percent"] == "%%" else ("line", "")
+            call = f"get_ipython().run_{kind}_magic('{of_magic['magic']}', '--help'{body})\n"
+            return [*lines[: self.q_line], line[: self.start_col] + call, *lines[self.q_line + 1 :]]
         found = _ASKS.match(line, self.start_col)
         if found is None or self.start_line != self.q_line:
             raise SyntaxError(line)  # so IPython goes on with its own

@@ -22,7 +22,6 @@ from jaxnb.magics.arguments import (
     option,
     parsed,
     positive_seconds,
-    split_call,
     split_options,
 )
 from jaxnb.magics.auto import AUTORELOAD, is_auto
@@ -262,7 +261,7 @@ class SpmdMagics(SessionMagics):
 
     def _run_line(self, line: str, magic: str, *, steps: bool = False) -> BackgroundCell | None:
         parser = cell_parser(magic)
-        options, code = (split_call if steps else split_options)(line, parser)
+        options, code = split_options(line, parser)
         asked = parser.asked(self.shell.var_expand(options))
         if asked is None:
             return None

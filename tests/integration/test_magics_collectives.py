@@ -109,8 +109,9 @@ def test_errors_show_the_lines_of_the_notebook(nb: Notebook) -> None:
     assert "NameError: name 'y' is not defined" in message
     assert nb.bad("%spmd_collectives mlp").startswith("`mlp` is not a call.")
     assert "unknown option '--device'" in nb.bad("%spmd_collectives --device 3 mlp(1)")
-    assert "stands behind `%%spmd_collectives`" in nb.bad("%%spmd_collectives mlp(x)\nmlp(x)")
-    assert "usage: %spmd_collectives [options] CALL" in nb.good("%spmd_collectives -h").text
+    said = nb.bad("%%spmd_collectives\nz = 3\nmlp(x)")
+    assert "then type `%spmd_collectives mlp(x)`" in said
+    assert "usage: %spmd_collectives CALL [options]" in nb.good("%spmd_collectives -h").text
 
 
 def test_stepping_through_a_shard_map(nb: Notebook) -> None:
@@ -127,7 +128,7 @@ def test_stepping_through_a_shard_map(nb: Notebook) -> None:
     assert shown.html.count("rgba(0,114,178") > 4
     assert nb.good("len(found.steps.steps)").text.strip() == "3"
     assert "line 2" in nb.bad("%%spmd_steps\ndouble(1 / 0)", "CellError")
-    assert "unknown option 'double(z)'" in nb.bad("%%spmd_steps double(z)\ndouble(z)")
+    assert "`double(z)` stands where options do" in nb.bad("%%spmd_steps double(z)\ndouble(z)")
     assert "The cell is empty" in nb.bad("%spmd_steps")
     assert "exclude each other" in nb.bad("%spmd_steps --time double(z)")
     assert "each line within shard_map" in " ".join(nb.good("%spmd_steps -h").text.split())

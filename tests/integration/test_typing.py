@@ -98,6 +98,10 @@ def test_tab(nb: Notebook, marked: str, expected: list[str]) -> None:
     assert tab(nb, marked) == expected
 
 
+def test_arrays_come_first_in_tab(nb: Notebook) -> None:
+    assert tab(nb, "%spmd_pull |")[0] == "%spmd_pull x"
+
+
 @pytest.mark.thorough
 def test_without_a_group_tab_is_ipythons() -> None:
     for notebook in kernel():
@@ -121,6 +125,8 @@ def test_shift_tab(nb: Notebook) -> None:
     assert shift_tab(nb, "%%spmd\nonly_here|") == ""
     assert "dict" in shift_tab(nb, "only_here|")
     assert "Brings values from the processes" in shift_tab(nb, "%spmd_pul|l x")
+    assert nb.good("%%spmd?").text.startswith("usage: %%spmd")
+    assert nb.good("a = 1\n%spmd_pull?").text.startswith("usage: %spmd_pull")
 
 
 def test_shift_tab_at_an_array_says_what_it_is(nb: Notebook) -> None:

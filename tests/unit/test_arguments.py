@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from jaxnb.arrays.blocks import fitting
@@ -117,6 +117,12 @@ def test_help_wins_over_what_else_is_wrong() -> None:
         ("--async --out r  f(--y)", "--async --out r", "f(--y)"),
         ("--async", "--async", ""),
         ("-h", "-h", ""),
+        ("f(x) --timeout 3", "--timeout 3", "f(x)"),
+        ("--ranks 0 f(x) --timeout 3 --time", "--ranks 0 --timeout 3 --time", "f(x)"),
+        ("f(x) --timeuot 3", "--timeuot 3", "f(x)"),  # which is an error then
+        ("x --y", "", "x --y"),
+        ("!ls --time", "", "!ls --time"),
+        ("files = !ls --all", "", "files = !ls --all"),
     ],
 )
 def test_one_line_is_options_then_code(line: str, options: str, code: str) -> None:
@@ -130,6 +136,7 @@ def test_a_misspelt_option_before_code_is_not_taken_for_code() -> None:
 
 @given(st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), max_size=40))
 def test_code_keeps_every_character(code: str) -> None:
+    assume("--" not in code)
     line = "--ranks 0 (" + code
     assert split_options(line, cell_parser("%spmd")) == ("--ranks 0", "(" + code)
 
