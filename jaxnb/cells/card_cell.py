@@ -21,12 +21,13 @@ from jaxnb.display.blocks import (
 )
 from jaxnb.display.card import NOTHING, Card, card_of, stacked
 from jaxnb.display.html import Tone
-from jaxnb.display.text import middle
+from jaxnb.display.text import middle, text_of
 from jaxnb.errors import ProcessDiedError
 from jaxnb.labels import (
     Outputs,
     capitalized,
     format_bytes,
+    format_count,
     format_precisely,
     format_seconds,
     plural,
@@ -335,11 +336,35 @@ def footer_card(result: CellResult) -> Card:
         end = "{} waited" if waited else _ENDS.get(error.type_name, "error on {}")
         ends.setdefault(end, []).append(i)
     parts += [end.format(ranks_label(who)) for end, who in ends.items() if who]
-    footer = card_of(Facts(parts, look="small", wrap=False))
+    said = Facts(parts, look="small", wrap=False)
+    outputs = _outputs(result)
+    footer = card_of(Either([Fold(said, outputs)], text_of([said])) if outputs else said)
     if result.timing is None:
         return footer
     has_compiled = any(each.compiles for each in result.per_process.values())
     return stacked([timing_card(result.timing, compiled=has_compiled), footer])
+
+
+MOST_LINES = 10
+"""So many lines of a process's output are a click away, the last ones."""
+
+
+def _outputs(result: CellResult) -> list[Block]:
+    """Returns what each process has written; nothing if all have written the same."""
+    written = {i: f"{r.stdout}{r.stderr}" for i, r in sorted(result.per_process.items())}
+    if len(set(written.values())) < 2:
+        return []
+    blocks: list[Block] = []
+    for i, text in written.items():
+        lines = text.rstrip("\n").split("\n") if text else []
+        where = f"`spmd.results[{result.cell}].per_process[{i}].stdout`"
+        facts = [f"{format_count(len(lines))} lines, all in {where}"] if lines[MOST_LINES:] else []
+        blocks += [Facts(facts, f"process {i}", "small"), Pre("\n".join(lines[-MOST_LINES:]))]
+    return blocks[: 2 * MOST_PROCESSES]
+
+
+MOST_PROCESSES = 64
+"""The outputs of so many are a click away."""
 
 
 def straggler(result: CellResult) -> int | None:

@@ -194,7 +194,9 @@ def _by_words(error: ProcessError) -> str:
     name = f"{error.type_name}: "
     lines = f"{name}{error.message}".split("\n")
     found = (x if len(x) <= WIDTH or x.startswith((" ", "\t")) else wrapped(x) for x in lines)
-    return "\n".join(found).removeprefix(name)
+    text = "\n".join(found)
+    # Its first word alone may be too long to stand behind the name.
+    return text.removeprefix(name) if text.startswith(name) else error.message
 
 
 def _messages_text(group: ErrorGroup) -> str:

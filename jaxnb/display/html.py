@@ -197,7 +197,7 @@ def _progress(progress: b.Progress) -> Html:
 
 
 def _fold(fold: b.Fold) -> Html:
-    summary = tag("summary", _facts_line(fold.summary))
+    summary = tag("summary", _facts_line(fold.summary), style=_FACTS[fold.summary.look] or None)
     return tag("details", summary, _all(fold.blocks), open="" if fold.opened else None)
 
 

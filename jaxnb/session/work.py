@@ -18,8 +18,11 @@ from jaxnb.model.scripts import cell_label, the_cell
 from jaxnb.wire.asking import Channel
 from jaxnb.wire.messages import Output
 
+MOST_RESULTS = 20
+"""The results of so many cells are kept, the last ones."""
+
 MOST_LONG_RESULTS = 4
-"""So many results are kept for the lines that a notebook does not show."""
+"""Of those that wrote more than a notebook shows so many."""
 
 
 def show_wait(text: str) -> None:
@@ -28,13 +31,13 @@ def show_wait(text: str) -> None:
         StderrNotices().notice(text)
 
 
-class _LongResults(dict[int, CellResult]):
+class _Results(dict[int, CellResult]):
     """Those that are kept, by the numbers of their cells."""
 
     def __missing__(self, cell: int) -> CellResult:
         raise UsageError(
-            f"The result of cell [{cell}] is not kept: a group keeps those of the last "
-            f"{MOST_LONG_RESULTS} cells that wrote more than is shown, until it is stopped."
+            f"There is no result of cell [{cell}]: a group keeps those of its last {MOST_RESULTS} "
+            f"cells, and of those that wrote more than is shown {MOST_LONG_RESULTS}."
         )
 
 
@@ -49,7 +52,7 @@ class Work:
         cells_run: How many cells of the user's have been begun.
         last_cell: The number of the last of them that has ended; None before the first.
         last_result: What the last cell did, be it one of jaxnb's own.
-        long_results: Those of the last cells that wrote more than is shown, by their numbers.
+        results: What the last cells did, by their numbers.
         last_failed: What the last of the user's cells did that has failed on these processes.
         show_wait: Shows who is waited for outside of cells; an empty text, that this is over.
     """
@@ -62,7 +65,8 @@ class Work:
         self.cells_run = 0
         self.last_cell: int | None = None
         self.last_result: CellResult | None = None
-        self.long_results = _LongResults()
+        self.results = _Results()
+        self._long_results: list[int] = []
         self.last_failed: CellResult | None = None
         self.current: RunningCell | None = None
         self.left: RunningCell | None = None
@@ -78,11 +82,15 @@ class Work:
         lines = sum(
             text.count("\n") for p in result.per_process.values() for text in (p.stdout, p.stderr)
         )
-        if lines > LINES_SHOWN:
-            self.long_results.pop(result.cell, None)
-            self.long_results[result.cell] = result
-            while len(self.long_results) > MOST_LONG_RESULTS:
-                del self.long_results[next(iter(self.long_results))]
+        self.results.pop(result.cell, None)  # so that it is the last one
+        self.results[result.cell] = result
+        self._long_results += [result.cell] * (lines > LINES_SHOWN)
+        gone = self._long_results[:-MOST_LONG_RESULTS]
+        self._long_results = self._long_results[-MOST_LONG_RESULTS:]
+        if len(self.results) > MOST_RESULTS:
+            gone.append(next(iter(self.results)))
+        for cell in gone:
+            self.results.pop(cell, None)
 
     @contextmanager
     def turn(self, on_wait: Callable[[], None], interrupted: threading.Event) -> Iterator[None]:

@@ -32,6 +32,18 @@ def test_one_raise_that_says_something_else_on_each_process_is_one_error():
     )
 
 
+def test_long_messages_end_between_words():
+    said = f"{'many words ' * 20}\n    {'code ' * 30}\nend"
+    error = ProcessError("ValueError", said, f"Traceback\nValueError: {said}", "", 3)
+    lines = card_error.error_card(cell([None], errors={0: error})).text.split("\n")
+    assert lines[2] == "ValueError:" + " many words" * 6
+    assert " ".join(lines[2:5]) == f"ValueError: {'many words ' * 20}".rstrip()
+    assert lines[5:] == ["    " + "code " * 30, "end"]
+    for long in ("x" * 100, "x" * 100 + " y " * 40):
+        error = ProcessError("ValueError", long, f"ValueError: {long}", "", 3)
+        assert f"ValueError: {long}" in card_error.error_card(cell([None], errors={0: error})).text
+
+
 def test_processes_that_do_not_agree_are_a_table():
     shapes = Shapes(("float32[8,4]",), 1), Shapes(("float32[]",), 1)
     made = Dispatch(1, "jit(f)", 5, *shapes, (0, 1, 2), 3, 0.1, source="f(x)")
