@@ -76,7 +76,7 @@ def _devices(
         Column("device"),
         # A line of text has no room for both.
         Column(only="html" if has_load else "both", optional=True),
-        *(Column(title, ">") for title in ("in use", "peak", "limit")),
+        *(Column(title, ">", optional=True) for title in ("in use", "peak", "limit")),
         Column("live buffers", ">", short="buffers"),
         Column(host_column, ">"),
         Column("CPU time", ">", short="CPU", optional=True),
@@ -144,7 +144,7 @@ def load_text(percent: float | None) -> str:
 
 
 def _size(size_bytes: int | None) -> str:
-    return "–" if size_bytes is None else format_bytes(size_bytes)
+    return "" if size_bytes is None else format_bytes(size_bytes)
 
 
 def _host_memory(entry: DeviceStats) -> str:

@@ -42,7 +42,6 @@ CHROMIUM_ARGS = (
 )
 
 _SETTINGS = {
-    "apputils-extension/themes": {"theme": "JupyterLab Dark"},  # where cards are read less easily
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     # Every cell is in the DOM, on screen or not.
     "notebook-extension/tracker": {"windowingMode": "none"},
@@ -69,13 +68,15 @@ class LabServer:
 
     Args:
         folder: An empty folder; the notebooks are in ``folder / "notebooks"``.
+        theme: JupyterLab's; in the dark one cards are read less easily.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, theme: str = "JupyterLab Dark") -> None:
         self.token = secrets.token_hex(16)
         self.notebooks = folder / "notebooks"
         self.notebooks.mkdir(parents=True)
-        for name, values in _SETTINGS.items():
+        themes = {"apputils-extension/themes": {"theme": theme}}
+        for name, values in (_SETTINGS | themes).items():
             path = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(values))

@@ -152,7 +152,7 @@ if process_index == 1:
     inverse(0)
 jnp.ones(2)
 float(jax.jit(jnp.sum)(mh.process_allgather(np.ones(1))))"""
-    assert "ZeroDivisionError on process 1, first" in kernel.run(code).error
+    assert "ZeroDivisionError on process 1" in kernel.run(code).error
     ran = kernel.run("%debug", "p v", "up", "p process_index", "quit")
     assert set(ran.prompts) == {"[1] ipdb> "}
     assert "[1] 0\n" in ran.text
