@@ -15,8 +15,14 @@ from jaxnb.arrays.blocks import (
     replicating_axes,
     total_bytes,
 )
-from jaxnb.arrays.pictures import array_grid, mesh_grid, preview_text, sizes_block
-from jaxnb.display.blocks import Beside, Block, Column, Facts, Note, Pre, Row, Table
+from jaxnb.arrays.pictures import (
+    array_grid,
+    has_values_drawn,
+    mesh_grid,
+    preview_text,
+    sizes_block,
+)
+from jaxnb.display.blocks import Beside, Block, Column, Either, Facts, Note, Pre, Row, Table
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import middle
 from jaxnb.labels import (
@@ -45,10 +51,11 @@ def array_card(array: ArrayInfo, note: str = "", name: str = "") -> Card:
         name: What to call it, before its type.
     """
     heading = array_type(array)
+    values = "" if array.deleted else preview_text(array)
     return card_of(
         Facts(array_facts(array), f"{name}: {heading}" if name else heading),
         *array_pictures(array),
-        Pre("" if array.deleted else preview_text(array), wide=True),
+        Either(text=values) if has_values_drawn(array) else Pre(values, wide=True),
         *array_notes(array, note),
     )
 

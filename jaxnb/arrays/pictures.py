@@ -193,6 +193,12 @@ def _values(part: Part, array: ArrayInfo) -> list[str]:
     return [" ".join(one_line(known[(*place, k)]) for k in last) for place in product(*leading)]
 
 
+def has_values_drawn(array: ArrayInfo) -> bool:
+    """Whether the picture has all values of an array."""
+    parts = list(blocks(array.shards))
+    return 0 < len(parts) <= _MAX_SIDE and all(_values(part, array) for part in parts)
+
+
 def _captions(array: ArrayInfo, down: Sequence[int], across: Sequence[int]) -> list[Block]:
     """What a reader must know of the dimensions."""
     whole = [d for d in range(len(array.shape)) if d not in (*down, *across)]

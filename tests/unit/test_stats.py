@@ -92,7 +92,7 @@ def test_a_gpu_process_stands_beside_a_cpu_one_and_a_dead_one() -> None:
     assert "memory_stats() says" in card.text
     assert "this backend has no" in card.text
     assert card.text.count("killed by SIGKILL") == card.html.count("killed by SIGKILL") == 1
-    assert row_of(card, " 64 B ") == "2 4 64 B – – 1 128 MiB / 256 MiB"
+    assert row_of(card, " 64 B ") == "2 4 64 B 1 128 MiB / 256 MiB"
 
 
 def result(*processes: tuple[CellMemory, ...]) -> Any:
