@@ -318,6 +318,11 @@ def _call_method(name: str, owner: Any, *arguments: Any, **keywords: Any) -> Any
     return getattr(owner, name)(*arguments, **keywords)
 
 
+def is_shaped(leaf: Any) -> bool:
+    """Whether it is an array, or stands for one; a mesh has a shape, but no dtype."""
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
 def _jitted(function: Any, arguments: Any, keywords: Any, name: str) -> Any:
     """Traces a function that is not jitted: what is no array in its arguments stays as it is.
 
@@ -325,7 +330,7 @@ def _jitted(function: Any, arguments: Any, keywords: Any, name: str) -> Any:
     """
     require_tree((arguments, keywords))
     leaves, tree = jax.tree.flatten((arguments, keywords))
-    places = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape")]
+    places = [i for i, leaf in enumerate(leaves) if is_shaped(leaf)]
 
     def call(*positional: Any, **named: Any) -> Any:
         given = list(leaves)
@@ -337,7 +342,7 @@ def _jitted(function: Any, arguments: Any, keywords: Any, name: str) -> Any:
     call.__name__ = call.__qualname__ = name
     with suppress(TypeError, ValueError):  # JAX names the arguments by it
         vars(call)["__signature__"] = inspect.signature(function)
-    arrays = [leaf if hasattr(leaf, "shape") else None for leaf in leaves]
+    arrays = [leaf if is_shaped(leaf) else None for leaf in leaves]
     positional, named = jax.tree.unflatten(tree, arrays)
     return jax.jit(call).trace(*positional, **named)
 

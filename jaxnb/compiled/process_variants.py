@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from jaxnb.arrays.process_describe import NotATreeError, dtype_facts, require_tree, split_axes
 from jaxnb.arrays.process_pushes import find_mesh
+from jaxnb.compiled.process_compiled import is_shaped
 from jaxnb.errors import UsageError
 from jaxnb.labels import plural, type_label
 from jaxnb.model.compiled import LeafLayout
@@ -112,23 +113,19 @@ def given(function: Any, arguments: Any, keywords: Mapping[str, Any]) -> Given:
                 f"`{path}` was deleted, or donated to a computation. Nothing was run. Make it "
                 "again."
             )
-    arrays = [k for k, v in keywords.items() if any(map(_is_array, jax.tree.leaves(v)))]
+    arrays = [k for k, v in keywords.items() if any(map(is_shaped, jax.tree.leaves(v)))]
     if arrays:
         raise UsageError(
             f"`{arrays[0]}` is an array given by keyword, for which specs have no place. Nothing "
             "was run. Give arrays by position."
         )
-    places = tuple(i for i, leaf in enumerate(leaves) if _is_array(leaf))
+    places = tuple(i for i, leaf in enumerate(leaves) if is_shaped(leaf))
     name = getattr(function, "__name__", None) or type(function).__name__
     return Given(function, leaves, tree, places, paths, keys, dict(keywords), name)
 
 
 def _kind(value: Any) -> str:
     return f"an object of type {type(value).__name__}"
-
-
-def _is_array(leaf: Any) -> bool:
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def _names(function: Any, count: int) -> list[str]:
