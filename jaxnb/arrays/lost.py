@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from jaxnb.errors import ArrayGoneError, JaxnbError, ValueGoneError
+from jaxnb.errors import ArrayGoneError, JaxnbError, UsageError, ValueGoneError
 from jaxnb.model.arrays import ArrayInfo, ArrayLeaf
 
 if TYPE_CHECKING:
@@ -108,7 +108,15 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == (ArrayLeaf.__module__, ArrayLeaf.__name__):
             return self._array
-        return super().find_class(module, name)
+        try:
+            return super().find_class(module, name)
+        except AttributeError:
+            if module != "__main__":
+                raise
+            raise UsageError(
+                f"`{name}` is defined in the notebook, and a push sends its name only: define it "
+                "in a `%%spmd` cell"
+            ) from None
 
 
 def unpickle(skeleton: bytes, buffers: Sequence[Any], array: Callable[[int], Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 class Comparison:
     """A function under several shardings, a row for each.
 
-    A notebook shows it as a table, ``print`` too; ``comparison["fsdp"]`` is one row.
+    A notebook shows it as a table, ``print`` too; ``comparison["fsdp"]`` is one row, and a loop
+    goes through all of them.
 
     Attributes:
         report: What it was made of.
@@ -35,6 +37,10 @@ class Comparison:
     def warnings(self) -> dict[str, tuple[OutputWarning, ...]]:
         """Variant to its outputs that are laid out in a way that nobody has asked for."""
         return {v.name: v.warnings for v in self.variants if v.warnings}
+
+    def __iter__(self) -> Iterator[Variant]:
+        """Goes through the rows, in order."""
+        return iter(self.variants)
 
     def __getitem__(self, name: str) -> Variant:
         """Returns the row of a variant.

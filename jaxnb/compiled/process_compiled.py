@@ -318,6 +318,11 @@ def _call_method(name: str, owner: Any, *arguments: Any, **keywords: Any) -> Any
     return getattr(owner, name)(*arguments, **keywords)
 
 
+def is_shaped(leaf: Any) -> bool:
+    """Whether it is an array, or stands for one; a mesh has a shape, but no dtype."""
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
 def _jitted(function: Any, arguments: Any, keywords: Any, name: str) -> Any:
     """Traces a function that is not jitted: what is no array in its arguments stays as it is.
 
@@ -328,11 +333,6 @@ def _jitted(function: Any, arguments: Any, keywords: Any, name: str) -> Any:
     arrays = [leaf if is_shaped(leaf) else None for leaf in leaves]
     positional, named = jax.tree.unflatten(tree, arrays)
     return jax.jit(on_arrays(function, leaves, tree, name)).trace(*positional, **named)
-
-
-def is_shaped(leaf: Any) -> bool:
-    """Whether JAX traces it: an array, or what stands for one."""
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def on_arrays(function: Any, leaves: Sequence[Any], tree: Any, name: str) -> Callable[..., Any]:

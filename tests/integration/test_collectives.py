@@ -107,6 +107,16 @@ f = jax.jit(lambda x: (jax.debug.callback(lambda: ran.append(1)), x - x.mean())[
     assert "(4 B donated)" in str(found)
 
 
+def test_a_mesh_as_an_argument_stays_what_it_is(programs: Session) -> None:
+    programs.run("""
+mesh = jax.make_mesh((8,), ("x",), axis_types=(Auto,))
+def gathered(mesh, x, axis):
+    return jax.lax.with_sharding_constraint(x.sum(axis), NamedSharding(mesh, P()))
+""")
+    found = programs.collectives("gathered(mesh, abstract(mesh, (8, 8), 'x'), axis=1)")
+    assert [(each.kind, each.shape) for each in found] == [("all-gather", (8,))]
+
+
 def test_loops_conditionals_and_parts_of_axes(programs: Session) -> None:
     """Known trip counts multiply, also nested; unknown ones and branches are said to be so."""
     programs.run("""

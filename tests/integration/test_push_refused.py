@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 import threading
 from pathlib import Path
 from types import ModuleType
@@ -182,6 +183,20 @@ def test_a_class_that_the_processes_lack(
     assert_not_bound(session)
     with pytest.raises(UsageError, match="have no `y`"):
         session.pull("y")
+
+
+def test_a_function_of_the_notebook(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def step() -> None: ...
+
+    step.__module__, step.__qualname__ = "__main__", "step"
+    monkeypatch.setattr(sys.modules["__main__"], "step", step, raising=False)
+    session.push(x="old")
+    with pytest.raises(JaxnbError, match=r"`step` is defined in the notebook.*`%%spmd` cell, so"):
+        session.push(x=[step])
+    assert_not_bound(session)
+    session.run("def step(): ...")
+    session.push(x=[step])
+    assert session.run("x == [step]").value
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,10 @@ def test_the_least_of_each_column_is_best() -> None:
     assert ranking.marked([slow, wide], "time") == [False, False]
 
 
+def test_a_loop_goes_through_the_rows() -> None:
+    assert [each.name for each in Comparison(THREE)] == ["fsdp", "tensor", "broken"]
+
+
 def test_columns_and_variants_that_there_are_not() -> None:
     found = Comparison(THREE)
     with pytest.raises(UsageError, match=r"no column 'tine'. Did you mean 'time'\?"):
