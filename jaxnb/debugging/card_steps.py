@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MAX_SIDE, MAX_BOXES = 16, 64
 """Boxes across, and in all, of a value."""
 
+MAX_CHARS = 100
+"""With more characters the boxes of an axis stand one below the other."""
+
 _AT = re.compile(r"(:| line )\d+$")
 
 _NONE = (
@@ -60,9 +63,16 @@ def _drawn(value: StepValue, owners: Mapping[int, int]) -> list[Block]:
         return [name, Grid([[_box(next(iter(blocks.values())), who, SHARED, stacked=True)]])]
     if not blocks or mesh is None:
         return [name]
-    width = mesh.shape[-1] if mesh.shape else 1
-    across = min(width, MAX_SIDE)
-    starts = range(0, len(mesh.device_ids), width)[: max(1, MAX_BOXES // across)]
+    named = [
+        [f"{name} {k}" for k in range(size)]
+        for name, size in zip(mesh.axis_names, mesh.shape, strict=True)
+    ]
+    widest = max(len(line) for text in blocks.values() for line in text.split("\n"))
+    if len(named) == 1 and widest * len(mesh.device_ids) > MAX_CHARS:
+        named.append([""])  # one below the other
+    across = min(len(named[-1]) if named else 1, MAX_SIDE)
+    starts = range(0, len(mesh.device_ids), len(named[-1]) if named else 1)
+    starts = starts[: max(1, MAX_BOXES // across)]
     boxes = [
         [
             _box(blocks[d], f"P{owners[d]} d{d}", tint(owners[d])) if d in blocks else None
@@ -70,14 +80,11 @@ def _drawn(value: StepValue, owners: Mapping[int, int]) -> list[Block]:
         ]
         for start in starts
     ]
-    named = [
-        [f"{name} {k}" for k in range(size)]
-        for name, size in zip(mesh.axis_names, mesh.shape, strict=True)
-    ]
     rows = [", ".join(each) for each in product(*named[:-1])][: len(starts)]
     more = len(mesh.device_ids) - across * len(starts)
     rest = Note(f"… {plural(more, 'more device')}" if more else "", "dim")
-    return [name, Grid(boxes, named[-1][:across], rows if len(named) > 1 else ()), rest]
+    columns = named[-1][:across] if any(named[-1]) else ()
+    return [name, Grid(boxes, columns, rows if len(named) > 1 else ()), rest]
 
 
 def _box(text: str, who: str, color: str, *, stacked: bool = False) -> Box:
