@@ -65,12 +65,17 @@ def type_text(value: Any) -> str:
     return str.__str__(kind.__qualname__)  # it may be of a class of the user's
 
 
+_OF_PICKLE = re.compile(r"cannot pickle '(?:\w+\.)*(\w+)' object")
+
+
 def reason_of(error: BaseException) -> str:
     """Returns why something cannot be packed; what pickle itself says needs no type before it."""
     if isinstance(error, RecursionError):
         return "nested too deep"
     if isinstance(error.__cause__, RecursionError):
         return reason_of(error.__cause__)
+    if found := _OF_PICKLE.fullmatch(str(error)):
+        return f"cannot be pickled: {found[1]}"
     is_of_pickle = isinstance(error, TypeError | pickle.PicklingError) and str(error)
     return str(error) if is_of_pickle else f"{type(error).__name__}: {error}".rstrip(": ")
 

@@ -420,7 +420,9 @@ def why_not(held: Mapping[int, Possession | None]) -> str:
         return f"process {without[0]} does not have it either"
     for i, possession in held.items():
         if possession is not None and not possession.digest:
-            return f"that of process {i} cannot be carried over: {possession.reason}"
+            why = possession.reason
+            carried = "" if why.startswith("cannot be pickled") else "cannot be carried over: "
+            return f"that of process {i} {carried}{why}"
     if len({possession.digest for possession in possessions}) > 1:
         broken = [(i, each.lost[0]) for i, each in held.items() if each is not None and each.lost]
         if broken:

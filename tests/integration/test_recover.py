@@ -243,7 +243,7 @@ def test_what_holds_the_old_group_holds_the_new_one_and_what_cannot_be_kept_says
     assert {each.path: each.reason for each in lost} == {
         "lowered": "what lower(...) gave: lower it again",
         "f": "what lower(...).compile() gave: compile it again",
-        "g": "cannot pickle 'generator' object",
+        "g": "cannot be pickled: generator",
         "scratch": "what it cleans up goes with its process",
         "mapped": "a file mapped into memory; open it again",
         "its_own": "not loaded in new processes: type `%spmd %load_ext its_own`",
