@@ -49,10 +49,12 @@ class Loss:
         return LostValue(lost_text(self.part), kind=self.part.type, reason=self.reason)
 
 
-def in_words(each: Loss) -> str:
-    """Returns what an object is, with its article."""
+def because_of(each: Loss) -> str:
+    """Returns why what has an object in it is lost as a whole."""
     kind = type_text(each.value)
-    return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
+    has = f"has {'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
+    is_said = each.reason == f"cannot be pickled: {kind}"
+    return f"{has}, which cannot be pickled" if is_said else f"{has}: {each.reason}"
 
 
 def type_text(value: Any) -> str:

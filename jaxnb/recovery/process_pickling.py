@@ -29,7 +29,7 @@ from jaxnb.recovery import files
 from jaxnb.recovery.files import Contents
 from jaxnb.recovery.messages import Lost, StateFile
 from jaxnb.recovery.process_arrays import Check, Listing, PartLostError, wait
-from jaxnb.recovery.process_losses import Loss, in_words, others_of, reason_of, reduced_lost
+from jaxnb.recovery.process_losses import Loss, because_of, others_of, reason_of, reduced_lost
 from jaxnb.recovery.process_pickling_code import CodePickler
 from jaxnb.wire.pickling import OutOfBand, adjacent
 
@@ -280,10 +280,10 @@ def _name_lost(variables: Mapping[str, Any], lost: dict[int, Loss]) -> None:
             if key not in found and variables[each.name] is not each.value:
                 # Nobody can tell where it is: the name is lost as a whole.
                 each.path = ""
-                _lose(lost, variables[each.name], f"has {in_words(each)}: {each.reason}", each.name)
+                _lose(lost, variables[each.name], because_of(each), each.name)
         else:
             each.path = ""  # it is told with the whole
-            _lose(lost, whole, f"has {in_words(each)}: {each.reason}", each.name)
+            _lose(lost, whole, because_of(each), each.name)
 
 
 def _is_plain(value: Any) -> bool:
