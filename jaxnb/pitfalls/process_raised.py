@@ -20,6 +20,7 @@ from jaxnb.compat.jax_pitfalls import (
 from jaxnb.labels import format_bytes, plural, text_of, type_label
 from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import in_notebook
+from jaxnb.options import suggest
 
 
 def pitfall(
@@ -112,6 +113,8 @@ def explained(error: BaseException, code_name: str) -> list[Pitfall]:
     kind, message, advice = found
     if kind == "fetch" and (name := _spread_name(error, code_name)):
         advice = re.sub(r"\bx\b", name, advice)
+    if kind == "unbound-axis":
+        message += _near_axis(error, code_name)
     of_error = pitfall(kind, code_name, _line_of(error, code_name), message, advice)
     return [replace(of_error, is_of_error=True)]
 
@@ -192,17 +195,29 @@ def _are_equal(copies: Any) -> bool:
     return all(each == first for each in others)
 
 
-def _spread_name(error: BaseException, code_name: str) -> str:
-    """Returns what the line that raised calls an array of several processes; or nothing."""
+def _names_at(error: BaseException, code_name: str) -> dict[str, Any]:
+    """Returns the variables where the code that raised stands."""
     frames = [each for each, _ in traceback.walk_tb(error.__traceback__)]
     of_code = [frame for frame in frames if frame.f_code.co_filename == code_name]
+    return {**of_code[-1].f_globals, **of_code[-1].f_locals} if of_code else {}
+
+
+def _spread_name(error: BaseException, code_name: str) -> str:
+    """Returns what the line that raised calls an array of several processes; or nothing."""
+    known = _names_at(error, code_name)
     source = linecache.getline(code_name, _line_of(error, code_name) or 0)
-    known = {**of_code[-1].f_globals, **of_code[-1].f_locals} if of_code else {}
     for name in re.findall(r"\b[A-Za-z_]\w*", source):
         value = known.get(name)
         if isinstance(value, jax.Array) and not value.is_fully_addressable:
             return str(name)
     return ""
+
+
+def _near_axis(error: BaseException, code_name: str) -> str:
+    """Returns which axis of the code's meshes was probably meant; or nothing."""
+    meshes = [x for x in _names_at(error, code_name).values() if isinstance(x, jax.sharding.Mesh)]
+    names = [name for mesh in meshes for name in mesh.axis_names if isinstance(name, str)]
+    return suggest(str(unbound_axis(error)), names)
 
 
 def _line_of(error: BaseException, code_name: str) -> int | None:
