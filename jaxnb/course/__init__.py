@@ -21,7 +21,7 @@ __all__ = ["Exercise", "Verdict", "Wrong", "exercises", "list"]
 
 _HOMES = {"Exercise": "exercise", "Wrong": "exercise", "Verdict": "verdict"}
 
-_MODULES = ("collectives", "sharding")
+_MODULES = ("collectives", "sharding", "training", "science")
 """In the order of the course."""
 
 

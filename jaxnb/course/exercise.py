@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxnb.cells.result import CellResult, raised
 from jaxnb.cells.sinks import NoSink
-from jaxnb.course import judging
+from jaxnb.course.judging import Difference, differences, summary
 from jaxnb.course.messages import Answer
 from jaxnb.course.verdict import Verdict, exercise_card, hints_card
 from jaxnb.display.card import Card
@@ -70,7 +70,7 @@ EVERYWHERE = (
 FORBIDDEN_HINT = "Build it from `jax.lax.ppermute` and arithmetic."
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Exercise:
     """A task, and what checks an answer to it.
 
@@ -162,6 +162,9 @@ class Exercise:
         """
         return hints_card(self)
 
+    def __repr__(self) -> str:
+        return f"<jaxnb.course.Exercise {self.name}>"
+
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         card = exercise_card(self)
         return {"text/html": card.html, "text/plain": card.text}
@@ -180,9 +183,7 @@ class Exercise:
         self.tries += verdict.is_try and not verdict.passed
         tried = self.hints[: max(1, self.tries)]
         hint = "" if verdict.passed else verdict.hint or (tried[-1] if tried else "")
-        return replace(
-            verdict, name=self.name, listed=self.listed, seconds=seconds, hint=hint
-        )
+        return replace(verdict, name=self.name, listed=self.listed, seconds=seconds, hint=hint)
 
     def _checked(self, session: Session) -> Verdict:
         compiles = self.budget is not None or self.memory is not None or bool(self.forbidden)
@@ -219,8 +220,9 @@ class Exercise:
     def _missing(self, missing: Sequence[int], num_processes: int) -> Verdict:
         name = self.define
         if len(missing) < num_processes:
+            lacks = "do not" if missing[1:] else "does not"
             who = capitalized(processes_label(missing))
-            said = f"{who} does not have `{name}`: define it on all processes"
+            said = f"{who} {lacks} have `{name}`: define it on all processes"
         else:
             said = f"Define `{name}` in a `%%spmd` cell first"
             if hasattr(sys.modules["__main__"], name):
@@ -244,14 +246,14 @@ class Exercise:
         )
 
     def _wrong_values(self, answers: Mapping[int, Answer]) -> Verdict | None:
-        def against(wanted: Any) -> list[judging.Difference]:
-            return judging.differences(answers, wanted, self.tolerance, own=self.own)
+        def against(wanted: Any) -> list[Difference]:
+            return differences(answers, wanted, self.tolerance, own=self.own)
 
         if found := against(self.want):
             valued = (each for each in self.wrong if each.value is not None)
             known = next((each for each in valued if not against(each.value)), None)
             return Verdict(
-                judging.said(found),
+                summary(found),
                 hint=known.hint if known else "",
                 known=known.name if known else "",
                 differences=tuple(found),

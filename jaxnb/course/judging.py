@@ -40,7 +40,7 @@ class Difference:
 
 
 def flat(tree: Any, path: str = "") -> dict[str, np.ndarray[Any, Any]]:
-    """Returns the arrays of a tree of dicts, lists and tuples by their paths, as JAX writes them."""
+    """Returns the arrays of dicts, lists and tuples by their paths, as JAX writes these."""
     if isinstance(tree, Mapping):
         items = [(f"{path}[{key!r}]", each) for key, each in tree.items()]
     elif isinstance(tree, list | tuple):
@@ -66,7 +66,9 @@ def differences(
     for process, answer in sorted(answers.items()):
         if answer.leaves.keys() != wanted.keys():
             has = _structure(answer.leaves)
-            found.append(Difference("has another structure", process, None, "", has, _structure(wanted)))
+            found.append(
+                Difference("has another structure", process, None, "", has, _structure(wanted))
+            )
             continue
         for path, array in wanted.items():
             found += _leaf(process, answer.leaves[path], array, tolerance, path, own)
@@ -90,7 +92,9 @@ def _leaf(
         return [Difference(what, process, None, "", leaf.sharding, "")]
     if leaf.shape != want.shape:
         return [
-            Difference(f"{name}has another shape", process, None, "", str(leaf.shape), str(want.shape))
+            Difference(
+                f"{name}has another shape", process, None, "", str(leaf.shape), str(want.shape)
+            )
         ]
     kind = str(want.dtype)
     if leaf.dtype and leaf.dtype not in (kind, CANONICAL.get(kind)):
@@ -131,13 +135,15 @@ def _first(has: Any, want: Any, index: Index, tolerance: float) -> tuple[str, st
 
 
 def _numbers(array: np.ndarray[Any, Any]) -> str:
+    if not array.ndim:
+        return str(array)
     text = np.array2string(
         np.ravel(array)[:SHOWN], precision=4, separator=", ", max_line_width=1000
     )
     return text[:-1] + ", …]" if array.size > SHOWN else text
 
 
-def said(found: Sequence[Difference]) -> str:
+def summary(found: Sequence[Difference]) -> str:
     """Returns differences as a sentence: who has what, by what the first one is."""
     what = found[0].what
     who = sorted({each.process for each in found if each.what == what})

@@ -19,9 +19,7 @@ from jaxnb.launch import process_join
 MAX_TEXT = 60
 
 
-def answer(
-    label: str, setup: str, call: str, define: str, sharding: str, compiles: bool
-) -> Answer:
+def answer(label: str, setup: str, call: str, define: str, sharding: str, compiles: bool) -> Answer:
     """Runs an exercise's code, and returns what the answer is on this process.
 
     The code sees the student's names, and ``jax``, ``jnp``, ``np``, … as they were at the start.
@@ -35,7 +33,7 @@ def answer(
         sharding: An expression: how the answer is to be laid out; may be empty.
         compiles: Report what the call compiles to as well.
     """
-    shell: Any = get_ipython()  # type: ignore[no-untyped-call]
+    shell: Any = get_ipython()
     if define and define not in shell.user_ns:
         return Answer({}, is_missing=True)
     names = {**shell.user_ns, **process_join.namespace()}
@@ -92,12 +90,18 @@ def leaf_of(value: Any, wanted: Any) -> Leaf:
             ),
         )
     kind = type(value)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    name = (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
     if isinstance(value, np.ndarray | np.generic | bool | int | float | complex | str):
         data = np.asarray(value)
         whole = tuple((0, n) for n in data.shape)
         dtype = str(data.dtype) if isinstance(value, np.ndarray | np.generic) else ""
-        return Leaf(name, dtype, data.shape, "", False, wanted is None, (Shard(None, whole, _plain(data)),))
+        return Leaf(
+            name, dtype, data.shape, "", False, wanted is None, (Shard(None, whole, _plain(data)),)
+        )
     return Leaf(name, "", (), "", False, wanted is None, ())
 
 

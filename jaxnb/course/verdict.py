@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jaxnb.cells.card_error import error_card
 from jaxnb.cells.result import CellResult
 from jaxnb.course.judging import Difference
-from jaxnb.display.blocks import Block, Cell, Column, Either, Facts, Fold, Note, Pre, Table
+from jaxnb.display.blocks import Block, Cell, Column, Either, Facts, Fold, Note, Pre, Row, Table
 from jaxnb.display.card import Card, card_of, stacked
 from jaxnb.labels import format_bytes, format_seconds, plural, ranks_label
 
@@ -81,7 +81,9 @@ class Verdict:
             blocks.append(Note(self.recovered, "dim"))
         if self.hint:
             folded = Fold(Facts(["Hint"]), [_hint_block(self.hint)])
-            blocks.append(Either([folded], f"Type `{self.listed or 'exercise'}.hint()` for a hint."))
+            blocks.append(
+                Either([folded], f"Type `{self.listed or 'exercise'}.hint()` for a hint.")
+            )
         return card_of(*blocks, *self._printed(), tone="warn")
 
     def _printed(self) -> list[Block]:
@@ -120,7 +122,7 @@ def _table(differences: Sequence[Difference]) -> Table:
         Column("has", wrap=True),
         Column("wanted", optional=True, wrap=True),
     ]
-    rows = [
+    rows: list[Row] = [
         [ranks_label(processes), device, where, Cell(has, "code"), Cell(wanted, "code")]
         for (device, where, has, wanted), processes in who.items()
     ]
@@ -162,13 +164,11 @@ def hints_card(exercise: Exercise) -> Card:
 
 def list_card(groups: Sequence[tuple[str, Sequence[Exercise]]]) -> Card:
     """The card of all exercises, with ✓ for those passed."""
-    rows = [
+    rows: list[Row] = [
         ["✓" if each.passed else "", Cell(each.listed, "code"), each.task]
         for _, exercises in groups
         for each in exercises
     ]
     passed = sum(each.passed for _, exercises in groups for each in exercises)
     columns = [Column(), Column("exercise"), Column("task", wrap=True)]
-    return card_of(
-        Facts([f"{passed} of {len(rows)} passed"], "Exercises"), Table(columns, rows)
-    )
+    return card_of(Facts([f"{passed} of {len(rows)} passed"], "Exercises"), Table(columns, rows))

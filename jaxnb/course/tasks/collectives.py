@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from jaxnb.course.exercise import Exercise, Wrong
 from jaxnb.course.tasks.common import mapped, table
+
+Array = np.ndarray[Any, Any]
 
 OTHERS = ("all-gather", "all-reduce", "all-to-all", "reduce-scatter")
 """What these exercises are to be made of does not include these."""
@@ -38,7 +41,7 @@ def _large(define: str) -> str:
     return mapped(define, 'P("i")', x=("table(64, 2)", '"i"'))
 
 
-def _halos(above_first: np.ndarray, below_last: np.ndarray, *, swapped: bool = False) -> np.ndarray:  # type: ignore[type-arg]
+def _halos(above_first: Array, below_last: Array, *, swapped: bool = False) -> Array:
     """Returns blocks of two rows with the rows around them, one below the other."""
     padded = np.concatenate([above_first, WIDE, below_last])
     blocks = [padded[2 * d : 2 * d + 4] for d in range(8)]
@@ -46,7 +49,7 @@ def _halos(above_first: np.ndarray, below_last: np.ndarray, *, swapped: bool = F
     return np.concatenate([block[order] for block in blocks])
 
 
-def _tree_sums() -> np.ndarray:  # type: ignore[type-arg]
+def _tree_sums() -> Array:
     """Returns what devices have after three rounds of a tree that sums, others not cleared."""
     held = BLOCKS.copy()
     for k in (1, 2, 4):
@@ -55,7 +58,7 @@ def _tree_sums() -> np.ndarray:  # type: ignore[type-arg]
     return held.reshape(16, 2)
 
 
-def _product(column: Callable[[int, int], int]) -> np.ndarray:  # type: ignore[type-arg]
+def _product(column: Callable[[int, int], int]) -> Array:
     """Returns ``x @ w`` as it comes out with wrong columns of ``x``.
 
     Args:
@@ -63,7 +66,10 @@ def _product(column: Callable[[int, int], int]) -> np.ndarray:  # type: ignore[t
     """
     x, w = table(16, 8).reshape(8, 2, 8), table(8, 4)
     return np.concatenate(
-        [sum(np.outer(x[d][:, column(d, k) % 8], w[(d - k) % 8]) for k in range(8)) for d in range(8)]
+        [
+            sum(np.outer(x[d][:, column(d, k) % 8], w[(d - k) % 8]) for k in range(8))
+            for d in range(8)
+        ]
     )
 
 
@@ -228,7 +234,8 @@ EXERCISES = (
     ),
     Exercise(
         name="all_to_all",
-        task="Row j of each device's block goes to device j, which puts row i of device i at place i.",
+        task="Give row j of each device's block to device j, which puts the rows in their senders' "
+        "order.",
         start="def my_all_to_all(x, axis):\n    ...",
         setup=_large("my_all_to_all"),
         call="f(x)",
@@ -286,24 +293,23 @@ EXERCISES = (
     ),
     Exercise(
         name="prefix_sum",
-        task="Sum the rows up to and with each row, over all devices (`cumsum`), in three rounds.",
-        start="def my_cumsum(x, axis):\n    ...",
-        setup=mapped("my_cumsum", 'P("i")', x=("table(16, 1, start=1)", '"i"')),
+        task="Give device d the sum of the blocks of devices 0 to d, in three rounds.",
+        start="def my_prefix_sum(x, axis):\n    ...",
+        setup=_small("my_prefix_sum"),
         call="f(x)",
-        want=np.cumsum(table(16, 1, start=1), 0),
-        budget=3 * 4,
+        want=np.cumsum(BLOCKS, 0).reshape(16, 2),
+        budget=3 * 16,
         forbidden=OTHERS,
         wrong=(
             Wrong(
-                "local",
-                "Each device sums its own rows only: add the sums of the devices before it.",
-                value=np.cumsum(table(16, 1, start=1).reshape(8, 2, 1), 1).reshape(16, 1),
+                "before",
+                "The device's own block is missing: devices 0 to d, d included.",
+                value=(np.cumsum(BLOCKS, 0) - BLOCKS).reshape(16, 2),
             ),
             Wrong(
-                "own",
-                "What is added has the device's own sum in it: subtract that.",
-                value=np.cumsum(table(16, 1, start=1), 0)
-                + np.repeat(table(16, 1, start=1).reshape(8, 2, 1).sum(1), 2, 0),
+                "closed",
+                "Every device has the sum of all: leave the pairs out that go around the end.",
+                value=np.tile(BLOCKS.sum(0), (8, 1)),
             ),
             Wrong(
                 "ring",
@@ -312,9 +318,29 @@ EXERCISES = (
             ),
         ),
         hints=(
-            "First `jnp.cumsum` on each device; then only the devices' totals have to travel.",
-            "Round k = 1, 2, 4: `total += ppermute(total, axis, [(j, j + k) for j in range(n - k)])`.",
+            "After a round with distance k, device d has the sum of 2 k blocks.",
+            "Round k = 1, 2, 4: `x + ppermute(x, axis, [(j, j + k) for j in range(n - k)])`.",
         ),
+    ),
+    Exercise(
+        name="roll",
+        task="Roll the whole array by one row: `np.roll(x, 1, axis=0)`.",
+        start="def my_roll(x, axis):\n    ...",
+        setup=_small("my_roll"),
+        call="f(x)",
+        want=np.roll(SMALL, 1, 0),
+        budget=8,
+        forbidden=OTHERS,
+        wrong=(
+            Wrong(
+                "blocks",
+                "Each block was rolled by itself: its first row is the last one of the device "
+                "before.",
+                value=np.roll(BLOCKS, 1, 1).reshape(16, 2),
+            ),
+            Wrong("whole", "One row of each block changes devices: send that.", uses="bytes"),
+        ),
+        hints=("`jnp.concatenate` of the row that comes, and all rows but the last.",),
     ),
     Exercise(
         name="halo",
@@ -351,9 +377,7 @@ EXERCISES = (
         name="ring_matmul",
         task="Multiply `x`, of which you have rows, by `w`, of whose n rows you have one.",
         start="def my_matmul(x, w, axis):\n    ...",
-        setup=mapped(
-            "my_matmul", 'P("i")', x=("table(16, 8)", '"i"'), w=("table(8, 4)", '"i"')
-        ),
+        setup=mapped("my_matmul", 'P("i")', x=("table(16, 8)", '"i"'), w=("table(8, 4)", '"i"')),
         call="f(x, w)",
         want=table(16, 8) @ table(8, 4),
         budget=7 * 16,

@@ -97,13 +97,20 @@ def my_max(x, axis):
 # %% prefix_sum
 
 
-def my_cumsum(x, axis):
+def my_prefix_sum(x, axis):
     n = jax.lax.axis_size(axis)
-    sums = jnp.cumsum(x, axis=0)
-    total = own = sums[-1]
     for k in (1, 2, 4):
-        total = total + jax.lax.ppermute(total, axis, [(j, j + k) for j in range(n - k)])
-    return sums + (total - own)
+        x = x + jax.lax.ppermute(x, axis, [(j, j + k) for j in range(n - k)])
+    return x
+
+
+# %% roll
+
+
+def my_roll(x, axis):
+    n = jax.lax.axis_size(axis)
+    row = jax.lax.ppermute(x[-1:], axis, [(j, (j + 1) % n) for j in range(n)])
+    return jnp.concatenate([row, x[:-1]])
 
 
 # %% halo

@@ -35,7 +35,7 @@ def my_row_sums(x):
     return jax.lax.psum(x.sum(axis=1), "model")
 
 
-# %% shard_means
+# %% shard_mean
 
 
 def my_means(x):

@@ -185,36 +185,51 @@ def my_max(x, axis):
     return x
 
 
-# %% prefix_sum: local
+# %% prefix_sum: before
 
 
-def my_cumsum(x, axis):
-    return jnp.cumsum(x, axis=0)
-
-
-# %% prefix_sum: own
-
-
-def my_cumsum(x, axis):
-    n = jax.lax.axis_size(axis)
-    sums = jnp.cumsum(x, axis=0)
-    total = sums[-1]
+def my_prefix_sum(x, axis):
+    n, own = jax.lax.axis_size(axis), x
     for k in (1, 2, 4):
-        total = total + jax.lax.ppermute(total, axis, [(j, j + k) for j in range(n - k)])
-    return sums + total
+        x = x + jax.lax.ppermute(x, axis, [(j, j + k) for j in range(n - k)])
+    return x - own
+
+
+# %% prefix_sum: closed
+
+
+def my_prefix_sum(x, axis):
+    n = jax.lax.axis_size(axis)
+    for k in (1, 2, 4):
+        x = x + jax.lax.ppermute(x, axis, [(j, (j + k) % n) for j in range(n)])
+    return x
 
 
 # %% prefix_sum: ring
 
 
-def my_cumsum(x, axis):
-    n = jax.lax.axis_size(axis)
-    sums = jnp.cumsum(x, axis=0)
-    passed, before = sums[-1], jnp.zeros_like(sums[-1])
-    for _ in range(1, n):
+def my_prefix_sum(x, axis):
+    n, passed = jax.lax.axis_size(axis), x
+    for _ in range(n - 1):
         passed = jax.lax.ppermute(passed, axis, [(j, j + 1) for j in range(n - 1)])
-        before = before + passed
-    return sums + before
+        x = x + passed
+    return x
+
+
+# %% roll: blocks
+
+
+def my_roll(x, axis):
+    return jnp.roll(x, 1, axis=0)
+
+
+# %% roll: whole
+
+
+def my_roll(x, axis):
+    n = jax.lax.axis_size(axis)
+    before = jax.lax.ppermute(x, axis, [(j, (j + 1) % n) for j in range(n)])
+    return jnp.concatenate([before[-1:], x[:-1]])
 
 
 # %% halo: swapped

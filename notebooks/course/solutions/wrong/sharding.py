@@ -46,14 +46,14 @@ def my_row_sums(x):
     return jax.lax.psum(x.sum(axis=1), "data")
 
 
-# %% shard_means: rows
+# %% shard_mean: rows
 
 
 def my_means(x):
     return x.reshape(2, 4, 4, 2).mean(axis=(0, 3))
 
 
-# %% shard_means: order
+# %% shard_mean: order
 
 
 def my_means(x):
