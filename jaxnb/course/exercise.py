@@ -62,7 +62,7 @@ EVERYWHERE = (
         "tracer",
         "Within `jit` and `shard_map` values are not known yet: compute with `jnp`, not with "
         "`np`, `float` or `if`.",
-        raises=r"Tracer\w*Error",
+        raises=r"Tracer\w*Error|ConcretizationTypeError",
     ),
 )
 """Mistakes that any exercise may meet; an exercise's own come first."""

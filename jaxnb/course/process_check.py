@@ -72,7 +72,9 @@ def leaf_of(value: Any, wanted: Any) -> Leaf:
         value: The value.
         wanted: The sharding that it is to have; None for any.
     """
-    if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
+    if isinstance(value, jax.core.Tracer):  # of a function that has kept it
+        return Leaf("a tracer", "", (), "", False, wanted is None, ())
+    if isinstance(value, jax.Array):
         return Leaf(
             "jax.Array",
             str(value.dtype),

@@ -50,15 +50,15 @@ def test_the_solution_passes_and_mistakes_get_their_hints(name: str, session: Se
 
 
 def test_a_check_leaves_nothing_behind(session: Session, exercise: Exercise) -> None:
-    mine = "x = mesh = f = put = 7\njnp = np\n"  # names of the exercise's own code
+    mine = "x = mesh = f = put = P = 7\n"  # names of the exercise's own code
     session.run(mine + SOLVED["all_gather"])
-    names = "sorted(name for name in globals() if name.strip('_0123456789'))"  # not those of `Out`
+    names = "sorted(name for name in globals() if name.strip('_i0123456789'))"
     before = session.run(names).value
     verdict = exercise.check(session)
     assert verdict, verdict
     assert verdict.sent == exercise.budget == 7 * 16
     assert session.run(names).value == before
-    assert session.run("x, mesh, f, put, jnp is np").value == (7, 7, 7, 7, True)
+    assert session.run("x, mesh, f, put, P").value == (7, 7, 7, 7, 7)
     assert "my_all_gather" not in session.history[-1].code
 
 
@@ -147,9 +147,9 @@ MESH = 'NamedSharding(jax.make_mesh((8,), ("i",)), {})'
         (f"my_array = jnp.zeros((8, 2), device={MESH.format('P()')})", "laid out as P()"),
         ("my_array = print", "is not an array"),
         (f"my_array = jnp.zeros((8, 2), device={MESH.format('P()')})\nmy_array.delete()",
-         "raised RuntimeError: Array has been deleted"),
+         "deleted or donated"),
         ("def keep(x):\n    global my_array\n    my_array = x\n    return x\n"
-         "_ = jax.jit(keep)(jnp.zeros((8, 2)))", "raised"),
+         "_ = jax.jit(keep)(jnp.zeros((8, 2)))", "a tracer"),
         (f"my_array = jnp.zeros((8, 2), device={MESH.format('P(chr(105))')})", "equal to NumPy"),
     ],
 )  # fmt: skip
