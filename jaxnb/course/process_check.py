@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from types import TracebackType
 from typing import Any
 
@@ -18,12 +19,15 @@ from jaxnb.launch import process_join
 
 MAX_TEXT = 60
 
+BUILTINS = {name: value for name, value in vars(builtins).items() if not name.startswith("_")}
+"""A student may have a variable `list`."""
+
 
 def answer(label: str, setup: str, call: str, define: str, sharding: str, compiles: bool) -> Answer:
     """Runs an exercise's code, and returns what the answer is on this process.
 
-    The code sees the student's names, and ``jax``, ``jnp``, ``np``, … as they were at the start.
-    What it binds is gone afterwards.
+    The code sees the student's names; Python's own, ``jax``, ``np``, … are what they were at the
+    start. What it binds is gone afterwards.
 
     Args:
         label: What errors call the code.
@@ -36,7 +40,7 @@ def answer(label: str, setup: str, call: str, define: str, sharding: str, compil
     shell: Any = get_ipython()
     if define and define not in shell.user_ns:
         return Answer({}, is_missing=True)
-    names = {**shell.user_ns, **process_join.namespace()}
+    names = {**shell.user_ns, **BUILTINS, **process_join.namespace()}
     file = f"<{label}>"
     keep_lines(file, f"{setup.strip()}\n{call}")
     try:

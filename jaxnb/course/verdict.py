@@ -163,12 +163,17 @@ def hints_card(exercise: Exercise) -> Card:
 
 
 def list_card(groups: Sequence[tuple[str, Sequence[Exercise]]]) -> Card:
-    """The card of all exercises, with ✓ for those passed."""
-    rows: list[Row] = [
-        ["✓" if each.passed else "", Cell(each.listed, "code"), each.task]
-        for _, exercises in groups
-        for each in exercises
-    ]
-    passed = sum(each.passed for _, exercises in groups for each in exercises)
-    columns = [Column(), Column("exercise"), Column("task", wrap=True)]
-    return card_of(Facts([f"{passed} of {len(rows)} passed"], "Exercises"), Table(columns, rows))
+    """The card of all exercises, by topic, with ✓ for those passed; one topic is open."""
+    folds: list[Block] = []
+    is_first = True
+    for topic, exercises in groups:
+        passed = sum(each.passed for each in exercises)
+        rows: list[Row] = [
+            ["✓" if each.passed else "", Cell(each.listed, "code"), each.task.replace("`", "")]
+            for each in exercises
+        ]
+        table = Table([Column(), Column("exercise"), Column("task", wrap=True)], rows)
+        opened = is_first and passed < len(exercises)
+        is_first = is_first and not opened
+        folds.append(Fold(Facts([f"{passed} of {len(rows)} passed"], topic), [table], opened))
+    return card_of(*folds)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +52,7 @@ def test_the_solution_passes_and_mistakes_get_their_hints(name: str, session: Se
 
 
 def test_a_check_leaves_nothing_behind(session: Session, exercise: Exercise) -> None:
-    mine = "x = mesh = f = put = P = 7\n"  # names of the exercise's own code
+    mine = "x = mesh = f = put = P = int = 7\n"  # names that the exercise's code uses
     session.run(mine + SOLVED["all_gather"])
     names = "sorted(name for name in globals() if name.strip('_i0123456789'))"
     before = session.run(names).value
@@ -58,7 +60,7 @@ def test_a_check_leaves_nothing_behind(session: Session, exercise: Exercise) -> 
     assert verdict, verdict
     assert verdict.sent == exercise.budget == 7 * 16
     assert session.run(names).value == before
-    assert session.run("x, mesh, f, put, P").value == (7, 7, 7, 7, 7)
+    assert session.run("x, mesh, f, put, P, int").value == (7,) * 6
     assert "my_all_gather" not in session.history[-1].code
 
 
@@ -159,6 +161,21 @@ def test_a_teacher_s_own_exercise_checks_the_layout(code: str, said: str, sessio
     assert said in str(verdict)
     assert verdict.passed == (said == "equal to NumPy")
     assert_usable(session)
+
+
+def test_the_page_for_teachers_shows_an_exercise_that_works(session: Session) -> None:
+    page = (SOLUTIONS.parents[2] / "docs" / "teaching.md").read_text()
+    (code,) = [
+        each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "want=" in each
+    ]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    for body, known in (("pmean(x.mean(), axis)", ""), ("psum(x.mean(), axis)", "sum")):
+        session.run(f"def my_mean(x, axis):\n    return jax.lax.{body}")
+        verdict = names["column_mean"].check(session)
+        assert (verdict.passed, verdict.known) == (not known, known), verdict
+    session.run("def my_mean(x, axis):\n    return x.mean()")
+    assert names["column_mean"].check(session).known == "own"
 
 
 def test_a_group_of_another_size_is_refused(session: Session) -> None:
