@@ -77,7 +77,7 @@ EXERCISES = (
     Exercise(
         name="shift",
         task="Pass each device's block to the next device, and the last one's to the first.",
-        start="def my_shift(x, axis):\n    ...",
+        start="def my_shift(x, axis):\n    # x: (2, 2) on each of eight devices\n    ...",
         setup=_small("my_shift"),
         call="f(x)",
         want=np.roll(SMALL, 2, 0),
@@ -100,7 +100,7 @@ EXERCISES = (
     Exercise(
         name="broadcast",
         task="Give every device the block of device 0, in three rounds.",
-        start="def my_broadcast(x, axis):\n    ...",
+        start="def my_broadcast(x, axis):\n    # x: (2, 2) on each of eight devices\n    ...",
         setup=_small("my_broadcast"),
         call="f(x)",
         want=np.tile(SMALL[:2], (8, 1)),
@@ -128,7 +128,7 @@ EXERCISES = (
     Exercise(
         name="reduce",
         task="Sum the blocks of all devices on device 0, in three rounds; the others return zeros.",
-        start="def my_reduce(x, axis):\n    ...",
+        start="def my_reduce(x, axis):\n    # x: (2, 2) on each of eight devices\n    ...",
         setup=_small("my_reduce"),
         call="f(x)",
         want=np.concatenate([BLOCKS.sum(0), np.zeros((14, 2), np.float32)]),
@@ -155,7 +155,7 @@ EXERCISES = (
     Exercise(
         name="all_gather",
         task="Give every device the blocks of all, in order, by passing blocks around the ring.",
-        start="def my_all_gather(x, axis):\n    ...",
+        start="def my_all_gather(x, axis):\n    # x: (2, 2) on each of eight devices\n    ...",
         setup=_small("my_all_gather"),
         call="f(x)",
         want=np.tile(SMALL, (8, 1)),
@@ -184,7 +184,7 @@ EXERCISES = (
     Exercise(
         name="reduce_scatter",
         task="Each device has n rows; give device j the sum of all devices' rows j, as one row.",
-        start="def my_reduce_scatter(x, axis):\n    ...",
+        start="def my_reduce_scatter(x, axis):\n    # x: (8, 2) on each of eight devices\n    ...",
         setup=_large("my_reduce_scatter"),
         call="f(x)",
         want=PARTS.sum(0),
@@ -211,7 +211,7 @@ EXERCISES = (
     Exercise(
         name="all_reduce",
         task="Sum the blocks of all devices on every device, with the bytes of a ring.",
-        start="def my_all_reduce(x, axis):\n    ...",
+        start="def my_all_reduce(x, axis):\n    # x: (8, 2) on each of eight devices\n    ...",
         setup=_large("my_all_reduce"),
         call="f(x)",
         want=np.tile(PARTS.sum(0), (8, 1)),
@@ -236,7 +236,7 @@ EXERCISES = (
         name="all_to_all",
         task="Give row j of each device's block to device j, which puts the rows in their senders' "
         "order.",
-        start="def my_all_to_all(x, axis):\n    ...",
+        start="def my_all_to_all(x, axis):\n    # x: (8, 2) on each of eight devices\n    ...",
         setup=_large("my_all_to_all"),
         call="f(x)",
         want=PARTS.transpose(1, 0, 2).reshape(64, 2),
@@ -260,7 +260,7 @@ EXERCISES = (
     Exercise(
         name="maximum",
         task="Give every device the elementwise maximum of all blocks, in three rounds.",
-        start="def my_max(x, axis):\n    ...",
+        start="def my_max(x, axis):\n    # x: (2, 1) on each of eight devices\n    ...",
         setup=mapped(
             "my_max",
             'P("i")',
@@ -294,7 +294,7 @@ EXERCISES = (
     Exercise(
         name="prefix_sum",
         task="Give device d the sum of the blocks of devices 0 to d, in three rounds.",
-        start="def my_prefix_sum(x, axis):\n    ...",
+        start="def my_prefix_sum(x, axis):\n    # x: (2, 2) on each of eight devices\n    ...",
         setup=_small("my_prefix_sum"),
         call="f(x)",
         want=np.cumsum(BLOCKS, 0).reshape(16, 2),
@@ -325,7 +325,7 @@ EXERCISES = (
     Exercise(
         name="roll",
         task="Roll the whole array by one row: `np.roll(x, 1, axis=0)`.",
-        start="def my_roll(x, axis):\n    ...",
+        start="def my_roll(x, axis):\n    # x: (2, 2) on each of eight devices\n    ...",
         setup=_small("my_roll"),
         call="f(x)",
         want=np.roll(SMALL, 1, 0),
@@ -345,7 +345,7 @@ EXERCISES = (
     Exercise(
         name="halo",
         task="Put the neighbours' nearest rows above and below each block; zeros at both ends.",
-        start="def my_halo(x, axis):\n    ...",
+        start="def my_halo(x, axis):\n    # x: (2, 3) on a device; returns (4, 3)\n    ...",
         setup=mapped("my_halo", 'P("i")', x=("table(16, 3)", '"i"')),
         call="f(x)",
         want=_halos(np.zeros((1, 3), np.float32), np.zeros((1, 3), np.float32)),
@@ -376,7 +376,7 @@ EXERCISES = (
     Exercise(
         name="ring_matmul",
         task="Multiply `x`, of which you have rows, by `w`, of whose n rows you have one.",
-        start="def my_matmul(x, w, axis):\n    ...",
+        start="def my_matmul(x, w, axis):\n    # x: (2, 8), w: (1, 4) on a device\n    ...",
         setup=mapped("my_matmul", 'P("i")', x=("table(16, 8)", '"i"'), w=("table(8, 4)", '"i"')),
         call="f(x, w)",
         want=table(16, 8) @ table(8, 4),
@@ -402,7 +402,7 @@ EXERCISES = (
     Exercise(
         name="transpose",
         task="Transpose a square matrix of which you have rows; `all_to_all` is allowed.",
-        start="def my_transpose(x, axis):\n    ...",
+        start="def my_transpose(x, axis):\n    # x: (2, 16) on a device; returns as much\n    ...",
         setup=mapped("my_transpose", 'P("i")', x=("table(16, 16)", '"i"')),
         call="f(x)",
         want=table(16, 16).T,

@@ -176,7 +176,8 @@ def part(rows):
     ),
     Exercise(
         name="causal_attention",
-        task="The same, with each row seeing itself and earlier rows only.",
+        task="Compute the attention of `ring_attention`, with each row seeing itself and earlier "
+        "rows only.",
         start="def my_attention(q, k, v, axis):\n    # row r of device d is row 2 * d + r\n    ...",
         setup=_ATTENTION,
         call="f(q, k, v)",
@@ -243,7 +244,7 @@ def part(rows):
     Exercise(
         name="heat",
         task="Make ten steps u += 0.1 (above + below - 2 u), rows being neighbours, periodic.",
-        start="def my_heat(u, axis):\n    ...",
+        start="def my_heat(u, axis):\n    # u: (2, 3) on a device\n    ...",
         setup=mapped("my_heat", 'P("i")', u=("np.sin(table(16, 3) ** 1.2) + 1", '"i"')),
         call="f(u)",
         want=_heat(),
@@ -295,7 +296,7 @@ def part(rows):
     Exercise(
         name="odd_even_sort",
         task="Sort numbers, one on each device, by exchanges between neighbours.",
-        start="def my_sort(x, axis):\n    ...",
+        start="def my_sort(x, axis):\n    # x: (1, 1) on a device\n    ...",
         setup=mapped(
             "my_sort",
             'P("i")',
@@ -349,7 +350,7 @@ def part(rows):
     Exercise(
         name="histogram",
         task="Count how often each of 0 to 7 occurs in a sharded array.",
-        start="def my_counts(x, axis):\n    ...",
+        start="def my_counts(x, axis):\n    # x: (4,) on a device; returns (8,)\n    ...",
         setup=mapped("my_counts", "P()", x=("np.arange(32, dtype=np.int32) ** 2 % 8", '"i"')),
         call="f(x)",
         want=np.bincount(COUNTED, minlength=8).astype(np.int32),

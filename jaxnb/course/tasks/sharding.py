@@ -48,7 +48,7 @@ EXERCISES = (
         name="two_axes",
         task="Write the spec by which an 8 × 8 array is split into rows by data and columns by "
         "model.",
-        start="my_spec = P(...)",
+        start="my_spec = P(...)  # on a mesh of data 4 × model 2",
         setup=f"{GRID}{PUT}x = put(table(8, 8), *my_spec)\n",
         call="x",
         want=SQUARE,
@@ -66,7 +66,7 @@ EXERCISES = (
     Exercise(
         name="both_axes",
         task="Write the spec by which the rows are split over all eight devices, in their order.",
-        start="my_spec = P(...)",
+        start="my_spec = P(...)  # on a mesh of data 4 × model 2",
         setup=f"{GRID}{PUT}x = put(table(8, 8), *my_spec)\n",
         call="x",
         want=SQUARE,
@@ -83,7 +83,7 @@ EXERCISES = (
     Exercise(
         name="columns",
         task="Write the spec by which columns are split by model, and the rest is replicated.",
-        start="my_spec = P(...)",
+        start="my_spec = P(...)  # on a mesh of data 4 × model 2",
         setup=f"{GRID}{PUT}x = put(table(8, 8), *my_spec)\n",
         call="x",
         want=SQUARE,
@@ -99,8 +99,8 @@ EXERCISES = (
     ),
     Exercise(
         name="process_rows",
-        task="Make one array of the rows that each process has: `rows` are four on each of four.",
-        start="def my_array(rows, mesh):\n    ...",
+        task="Make one array of 16 rows of the four that each process has.",
+        start="def my_array(rows, mesh):\n    # a mesh of i 8; split by rows\n    ...",
         setup=f"{LINE}{PUT}rows = table(16, 2)[4 * process_index:][:4]\n",
         call="my_array(rows, mesh)",
         want=ROWS,
@@ -121,7 +121,7 @@ EXERCISES = (
     Exercise(
         name="row_sums",
         task="Sum the rows of a table that is split by data and model; each device has a part.",
-        start="def my_row_sums(x):\n    ...",
+        start="def my_row_sums(x):\n    # x: (2, 4) on a device; returns (2,)\n    ...",
         setup=mapped(
             "my_row_sums", 'P("data")', mesh=GRID, axis="", x=("table(8, 8)", '"data", "model"')
         ),
@@ -278,7 +278,7 @@ EXERCISES = (
         name="still_matmul",
         task="Write the spec of w by which `x @ w` moves nothing: x is split by rows along data, "
         "and the result by columns along model too.",
-        start="my_spec = P(...)",
+        start="my_spec = P(...)  # on a mesh of data 4 × model 2",
         setup=f'{GRID}{PUT}x, w = put(table(8, 8), "data"), put(table(8, 4), *my_spec)\n'
         'f = jax.jit(jnp.matmul, out_shardings=NamedSharding(mesh, P("data", "model")))\n',
         call="f(x, w)",

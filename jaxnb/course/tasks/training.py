@@ -66,7 +66,9 @@ EXERCISES = (
     Exercise(
         name="mean_gradient",
         task="Return the gradient of the mean squared error over all rows, equal on all devices.",
-        start="def my_gradient(w, x, y, axis):\n    # the loss is mean((x @ w - y) ** 2)\n    ...",
+        start="def my_gradient(w, x, y, axis):\n"
+        "    # w: (2,) on all; x: (2, 2), y: (2,) on a device\n"
+        "    # the loss is mean((x @ w - y) ** 2)\n    ...",
         setup=f"""{LINE}{PUT}{_DATA}f = jax.jit(jax.shard_map(
     lambda w, x, y: my_gradient(w, x, y, "i"), mesh=mesh,
     in_specs=(P(), P("i"), P("i")), out_specs=P()))
@@ -101,7 +103,7 @@ EXERCISES = (
     Exercise(
         name="uneven_mean",
         task="Return the mean of the losses whose mask is 1, over all devices: some have fewer.",
-        start="def my_mean(losses, mask, axis):\n    ...",
+        start="def my_mean(losses, mask, axis):\n    # each (2,) on a device\n    ...",
         setup=mapped(
             "my_mean",
             "P()",
@@ -197,7 +199,7 @@ EXERCISES = (
     Exercise(
         name="global_norm",
         task="Return the Euclidean norm of a gradient of which each device has a part.",
-        start="def my_norm(gradient, axis):\n    ...",
+        start="def my_norm(gradient, axis):\n    # (2, 2) on a device\n    ...",
         setup=mapped("my_norm", "P()", gradient=("table(16, 2) / 16", '"i"')),
         call="f(gradient)",
         want=np.linalg.norm(X),
@@ -300,7 +302,7 @@ f = jax.jit(jax.shard_map(
     Exercise(
         name="tensor_mlp",
         task="Compute `tanh(x @ w1) @ w2` with w1 split by columns and w2 by rows along model.",
-        start="def my_mlp(x, w1, w2):\n    ...",
+        start="def my_mlp(x, w1, w2):\n    # (2, 8), (8, 2), (2, 8) on a device\n    ...",
         setup=mapped(
             "my_mlp",
             'P("data")',
