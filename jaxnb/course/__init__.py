@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jaxnb.course.exercise import Exercise, Wrong
-    from jaxnb.course.verdict import Verdict
+    from jaxnb.course.exercise import Exercise
+    from jaxnb.course.verdict import Verdict, Wrong
     from jaxnb.display.card import Card
 
 __all__ = ["Exercise", "Verdict", "Wrong", "exercises", "list"]
 
-_HOMES = {"Exercise": "exercise", "Wrong": "exercise", "Verdict": "verdict"}
+_HOMES = {"Exercise": "exercise", "Wrong": "verdict", "Verdict": "verdict"}
 
 _MODULES = ("collectives", "sharding", "training", "science")
 """In the order of the course."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from jaxnb.cells.result import CellResult, raised
 from jaxnb.cells.sinks import NoSink
 from jaxnb.course.judging import Difference, differences, summary
 from jaxnb.course.messages import Answer
-from jaxnb.course.verdict import Verdict, exercise_card, hints_card
+from jaxnb.course.verdict import Verdict, Wrong, exercise_card, hints_card
 from jaxnb.display.card import Card
 from jaxnb.errors import CellTimeoutError, ProcessDiedError, UsageError
 from jaxnb.labels import capitalized, one_line, processes_label
@@ -26,32 +26,13 @@ MOST_CHARS = 400
 CHECK = "__import__('jaxnb.course.process_check', fromlist=['answer']).answer"
 
 
-@dataclass(frozen=True, slots=True)
-class Wrong:
-    """A mistake that is often made, and the hint that it gets in place of the general ones.
-
-    Attributes:
-        name: What the tests call it.
-        hint: What to think of.
-        value: The answer that it gives, as NumPy's: values are compared with it.
-        raises: A regular expression that is found in the error that it raises.
-        uses: A collective that its program has (``"all-gather"``), or what else is wrong with it
-            (``"bytes"``, ``"memory"``, ``"sharding"``), while its values are right.
-    """
-
-    name: str
-    hint: str
-    value: Any = None
-    raises: str = ""
-    uses: str = ""
-
-
 EVERYWHERE = (
     Wrong(
         "diverged",
         "All processes run the same line with the same shapes. Does the code branch on "
         "`process_index`, or loop a different number of times on each process?",
         raises=r"DivergenceError",
+        uses="diverged",
     ),
     Wrong(
         "axis",
@@ -67,7 +48,7 @@ EVERYWHERE = (
 )
 """Mistakes that any exercise may meet; an exercise's own come first."""
 
-FORBIDDEN_HINT = "Build it from `jax.lax.ppermute` and arithmetic."
+ENDLESS = Wrong("time", "Does a loop of yours ever end?")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -182,40 +163,37 @@ class Exercise:
     def _ended(self, verdict: Verdict, seconds: float) -> Verdict:
         self.tries += verdict.is_try and not verdict.passed
         tried = self.hints[: max(1, self.tries)]
-        hint = "" if verdict.passed else verdict.hint or (tried[-1] if tried else "")
+        hint = (
+            verdict.wrong.hint if verdict.wrong else "" if verdict.passed else "".join(tried[-1:])
+        )
         return replace(verdict, name=self.name, listed=self.listed, seconds=seconds, hint=hint)
 
     def _checked(self, session: Session) -> Verdict:
         compiles = self.budget is not None or self.memory is not None or bool(self.forbidden)
         arguments = (self.label, self.setup, self.call, self.define, self.sharding, compiles)
-        sink = Notices()
+        code, sink = f"{CHECK}{arguments!r}", Notices()
         try:
             result = session.run(
-                f"{CHECK}{arguments!r}",
-                aside=self.label,
-                timeout=self.timeout,
-                raise_on_error=False,
-                sink=sink,
+                code, aside=self.label, timeout=self.timeout, raise_on_error=False, sink=sink
             )
         except ProcessDiedError as error:
             said = re.sub(r"(code that )?cell \[\d+\]( has run)?", self.label, str(error))
             return Verdict(said.partition(". ")[0], recovered=_recovered(session))
         except CellTimeoutError as error:
             said = f"The answer had not ended after {self.timeout:g} s, and was interrupted"
-            hint = "Does a loop of yours ever end?"
-            return Verdict(
-                said, hint=hint, known="time", recovered=_recovered(session), result=error.result
-            )
+            return Verdict(said, wrong=ENDLESS, recovered=_recovered(session), result=error.result)
         ended = [each for each in result.per_process.values() if each.error is None]
         answers: dict[int, Answer] = {each.process_index: each.value for each in ended}
         if missing := [i for i, answer in answers.items() if answer.is_missing]:
             return self._missing(missing, len(result.per_process))
-        if result.errors:
-            return self._raised(result, sink.said)
-        verdict = self._wrong_values(answers)
+        verdict = self._raised(result) if result.errors else self._wrong_values(answers)
         if verdict is None:
             verdict = self._program(answers)
-        return replace(verdict, printed=result.stdout + result.stderr)
+        printed = "\n".join([result.stdout + result.stderr, *sink.said]).strip()
+        return replace(verdict, printed=printed)
+
+    def _known(self, is_it: Callable[[Wrong], object]) -> Wrong | None:
+        return next((wrong for wrong in (*self.wrong, *EVERYWHERE) if is_it(wrong)), None)
 
     def _missing(self, missing: Sequence[int], num_processes: int) -> Verdict:
         name = self.define
@@ -227,37 +205,24 @@ class Exercise:
             said = f"Define `{name}` in a `%%spmd` cell first"
             if hasattr(sys.modules["__main__"], name):
                 said += "; the one in the notebook is not on the processes"
-        return Verdict(said, hint=f"Begin with\n{self.start}", is_try=False)
+        return Verdict(said, wrong=Wrong("missing", f"Begin with\n{self.start}"), is_try=False)
 
-    def _raised(self, result: CellResult, notices: Sequence[str]) -> Verdict:
+    def _raised(self, result: CellResult) -> Verdict:
         causes = raised(result.errors)
         clauses = [f"{processes_label(who)} {what}" for what, who in causes.items()]
         said = one_line("; ".join(clauses).replace(" at line 1", ""), MOST_CHARS).rstrip(".")
         who = {process for processes in causes.values() for process in processes}
         text = "\n".join((said, *(result.errors[process].traceback for process in who)))
-        found = [w for w in (*self.wrong, *EVERYWHERE) if w.raises and re.search(w.raises, text)]
-        known = found[0] if found else None
-        return Verdict(
-            capitalized(said),
-            hint=known.hint if known else "",
-            known=known.name if known else "",
-            printed=result.stdout + "\n".join(notices),
-            result=result,
-        )
+        known = self._known(lambda wrong: wrong.raises and re.search(wrong.raises, text))
+        return Verdict(capitalized(said), wrong=known, result=result)
 
     def _wrong_values(self, answers: Mapping[int, Answer]) -> Verdict | None:
         def against(wanted: Any) -> list[Difference]:
             return differences(answers, wanted, self.tolerance, own=self.own)
 
         if found := against(self.want):
-            valued = (each for each in self.wrong if each.value is not None)
-            known = next((each for each in valued if not against(each.value)), None)
-            return Verdict(
-                summary(found),
-                hint=known.hint if known else "",
-                known=known.name if known else "",
-                differences=tuple(found),
-            )
+            known = self._known(lambda each: each.value is not None and not against(each.value))
+            return Verdict(summary(found), wrong=known, differences=tuple(found))
         leaves = [leaf for answer in answers.values() for leaf in answer.leaves.values()]
         elsewhere = [leaf.sharding or leaf.type_name for leaf in leaves if not leaf.is_laid_out]
         if elsewhere:
@@ -292,10 +257,8 @@ class Exercise:
         return Verdict(said, passed=True, sent=sent, budget=self.budget)
 
     def _exceeds(self, said: str, what: str) -> Verdict:
-        known = next((wrong for wrong in self.wrong if wrong.uses == what), None)
-        hint = known.hint if known else FORBIDDEN_HINT if what in self.forbidden else ""
-        said = f"The values are right, but {said}"
-        return Verdict(said, hint=hint, known=known.name if known else "")
+        known = self._known(lambda wrong: wrong.uses == what)
+        return Verdict(f"The values are right, but {said}", wrong=known)
 
 
 class Notices(NoSink):

@@ -20,6 +20,26 @@ MOST_DIFFERENCES = 3
 MOST_PRINTED_LINES = 10
 
 
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """A mistake that is often made, and the hint that it gets in place of the general ones.
+
+    Attributes:
+        name: What the tests call it.
+        hint: What to think of.
+        value: The answer that it gives, as NumPy's: values are compared with it.
+        raises: A regular expression that is found in the error that it raises.
+        uses: A collective that its program has (``"all-gather"``), or what else is wrong with it
+            (``"bytes"``, ``"memory"``, ``"sharding"``), while its values are right.
+    """
+
+    name: str
+    hint: str
+    value: Any = None
+    raises: str = ""
+    uses: str = ""
+
+
 @dataclass(frozen=True, repr=False)
 class Verdict:
     """Whether an answer is right; a notebook shows it as a card.
@@ -31,7 +51,7 @@ class Verdict:
         passed: The answer is right.
         name: The exercise's name.
         hint: What to think of; empty if it has passed.
-        known: The name of the known mistake that it is; empty if it is none.
+        wrong: The mistake that it is, if that is a known one.
         differences: Where values differ.
         sent: Bytes that a device sends in one call; None if that was not looked at.
         budget: Bytes that it may send; None if there is no limit.
@@ -47,7 +67,7 @@ class Verdict:
     passed: bool = False
     name: str = ""
     hint: str = ""
-    known: str = ""
+    wrong: Wrong | None = None
     differences: tuple[Difference, ...] = ()
     sent: int | None = None
     budget: int | None = None
@@ -60,6 +80,11 @@ class Verdict:
 
     def __bool__(self) -> bool:
         return self.passed
+
+    @property
+    def known(self) -> str:
+        """The name of the known mistake that it is; empty if it is none."""
+        return self.wrong.name if self.wrong else ""
 
     @property
     def card(self) -> Card:
@@ -153,7 +178,7 @@ def exercise_card(exercise: Exercise) -> Card:
 
 def hints_card(exercise: Exercise) -> Card:
     """The card of an exercise's hints so far."""
-    if exercise.last is not None and exercise.last.known:
+    if exercise.last is not None and exercise.last.wrong:
         return card_of(_hint_block(exercise.last.hint))
     hints = exercise.hints[: max(1, exercise.tries)]
     blocks: list[Block] = [_hint_block(hint) for hint in hints]

@@ -163,6 +163,26 @@ def test_a_teacher_s_own_exercise_checks_the_layout(code: str, said: str, sessio
     assert_usable(session)
 
 
+def test_memory_may_have_a_budget(session: Session) -> None:
+    frugal = Exercise(
+        name="frugal",
+        task="Sum the squares of 1000 numbers.",
+        start="def my_sum(x):\n    ...",
+        setup="x = jnp.ones(1000)\nf = jax.jit(my_sum)\n",
+        call="f(x)",
+        own=True,
+        want=np.float32(1000),
+        memory=10_000,
+        wrong=(Wrong("table", "No table of products is needed.", uses="memory"),),
+    )
+    session.run("def my_sum(x):\n    return jnp.sum(x * x)")
+    assert frugal.check(session)
+    session.run("def my_sum(x):\n    return jnp.trace(jnp.sort(jnp.outer(x, x)))")
+    verdict = frugal.check(session)
+    assert verdict.known == "table", verdict
+    assert "B of temporary memory, and 10000 B are enough" in verdict.said
+
+
 def test_the_page_for_teachers_shows_an_exercise_that_works(session: Session) -> None:
     page = (SOLUTIONS.parents[2] / "docs" / "teaching.md").read_text()
     (code,) = [

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxnb.course.exercise import Exercise, Wrong
+from jaxnb.course.exercise import Exercise
 from jaxnb.course.tasks.common import GRID, LINE, PUT, mapped, table
+from jaxnb.course.verdict import Wrong
 
 SQUARE = table(8, 8)
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxnb.course.exercise import Exercise, Wrong
+from jaxnb.course.exercise import Exercise
 from jaxnb.course.tasks.common import GRID, LINE, PUT, mapped, table
+from jaxnb.course.verdict import Wrong
 
 Array = np.ndarray[Any, Any]
 
