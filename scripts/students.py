@@ -1,7 +1,7 @@
 """Simulates students on this machine: a kernel and a group each, and a cell every few seconds.
 
 Prints for each number of students how long cells took, the memory that a student adds, and the
-processor seconds of a cell: python scripts/students.py 1 2 4 --think 10 --minutes 2
+the share of a processor that it uses: python scripts/students.py 1 2 4 --think 10 --minutes 2
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ CELLS = (
     "%spmd_collectives jax.jit(lambda x: (x * NUMBER).sum())(x)",
     "%spmd print(process_index, x.addressable_data(0)[0])",
 )
+
+IDLE_SECONDS = 10.0
 
 
 class Student(threading.Thread):
@@ -101,13 +103,13 @@ def main() -> None:
     parser.add_argument("--think", type=float, default=10.0)
     parser.add_argument("--minutes", type=float, default=1.0)
     asked = parser.parse_args()
-    print("students  start s  cells  median s  95 % s  GiB each  CPU s a cell  idle CPU %")
+    print("students  start s  cells  median s  95 % s  GiB each  CPU % each  idle CPU % each")
     for count in asked.students:
         stop, began = threading.Event(), time.monotonic()
         students = [Student(seed, asked.think, stop) for seed in range(count)]
         started = (time.monotonic() - began) / count
         _, before = usage(students)
-        time.sleep(10)
+        time.sleep(IDLE_SECONDS)
         memory, idle = usage(students)
         for student in students:
             student.start()
@@ -117,11 +119,11 @@ def main() -> None:
             student.join()
         memory, after = usage(students)
         cells = sorted(seconds for student in students for seconds in student.seconds)
-        cost = (after - idle - (idle - before) / 10 * 60 * asked.minutes) / len(cells)
+        working = (after - idle) / (60 * asked.minutes) / count
         print(
             f"{count:8}  {started:7.1f}  {len(cells):5}  {statistics.median(cells):8.2f}  "
-            f"{cells[int(0.95 * (len(cells) - 1))]:6.2f}  {memory / count:8.2f}  {cost:12.2f}  "
-            f"{100 * (idle - before) / 10:10.1f}",
+            f"{cells[int(0.95 * (len(cells) - 1))]:6.2f}  {memory / count:8.2f}  "
+            f"{100 * working:10.1f}  {100 * (idle - before) / IDLE_SECONDS / count:15.1f}",
             flush=True,
         )
         for student in students:
