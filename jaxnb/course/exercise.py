@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jaxnb.cells.card_error import odd_text
 from jaxnb.cells.result import CellResult, raised
 from jaxnb.cells.sinks import NoSink
 from jaxnb.course.judging import Difference, differences, summary
@@ -214,6 +215,8 @@ class Exercise:
         who = {process for processes in causes.values() for process in processes}
         text = "\n".join((said, *(result.errors[process].traceback for process in who)))
         known = self._known(lambda wrong: wrong.raises and re.search(wrong.raises, text))
+        if all(result.errors[process].type_name == "DivergenceError" for process in who):
+            said = ": ".join(filter(None, ["The processes diverged", odd_text(result)]))
         return Verdict(capitalized(said), wrong=known, result=result)
 
     def _wrong_values(self, answers: Mapping[int, Answer]) -> Verdict | None:

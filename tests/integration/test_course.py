@@ -91,7 +91,7 @@ def test_what_is_not_defined_is_asked_for(session: Session, exercise: Exercise) 
          "Process 2 raised ValueError: no", ""),
         ("if process_index == 2: return jnp.tile(x, (8, 1))\n    "
          "return jax.lax.all_gather(x, axis, tiled=True)",
-         "Processes 0-3 raised DivergenceError: The processes do not agree", "diverged"),
+         "The processes diverged: process 2 differs from the others", "diverged"),
         ("return float(x[0, 0])", "Processes 0-3 raised ConcretizationTypeError", "tracer"),
         ("return x", "On processes 0-3, the answer has another shape", ""),
         ("return (x, x)", "On processes 0-3, the answer has another structure", ""),
