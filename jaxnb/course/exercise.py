@@ -76,6 +76,7 @@ class Exercise:
         wrong: Mistakes that are often made.
         hints: General hints; a failed try gives one more.
         devices: How many devices it is made for.
+        processes: How many processes they are to be of; None for any number.
         timeout: Seconds after which a check is interrupted.
         listed: The name that a notebook knows it by: ``"course.all_gather"``.
         tries: How many checks have failed.
@@ -97,6 +98,7 @@ class Exercise:
     wrong: Sequence[Wrong] = ()
     hints: Sequence[str] = ()
     devices: int = 8
+    processes: int | None = None
     timeout: float = 30.0
     listed: str = ""
     tries: int = field(default=0, init=False)
@@ -129,6 +131,7 @@ class Exercise:
 
         Raises:
             UsageError: There is no group, or it has another number of devices.
+            SessionBrokenError: A process of the group had died before.
         """
         session = session or _session_of_notebook()
         self._require_devices(session)
@@ -153,12 +156,14 @@ class Exercise:
 
     def _require_devices(self, session: Session) -> None:
         has = sum(len(process.devices) for process in session.processes)
-        if has != self.devices:
-            per_process = max(1, self.devices // 4)
+        n = session.num_processes
+        if has != self.devices or n != (self.processes or n):
+            wanted = self.processes or min(4, self.devices)
             raise UsageError(
-                f"The exercise {self.name} is for {self.devices} devices, and the group has {has}. "
-                "Nothing was run. Type `%spmd_stop`, and then `%spmd_start -n "
-                f"{self.devices // per_process} --devices-per-process {per_process}`."
+                f"The exercise {self.name} is for {self.devices} devices"
+                f"{f' of {self.processes} processes' if self.processes else ''}, and the group has "
+                f"{has} of {n}. Nothing was run. Type `%spmd_stop`, and then `%spmd_start "
+                f"-n {wanted} --devices-per-process {self.devices // wanted}`."
             )
 
     def _ended(self, verdict: Verdict, seconds: float) -> Verdict:
@@ -173,11 +178,14 @@ class Exercise:
         compiles = self.budget is not None or self.memory is not None or bool(self.forbidden)
         arguments = (self.label, self.setup, self.call, self.define, self.sharding, compiles)
         code, sink = f"{CHECK}{arguments!r}", Notices()
+        was_broken = session.state == "broken"
         try:
             result = session.run(
                 code, aside=self.label, timeout=self.timeout, raise_on_error=False, sink=sink
             )
         except ProcessDiedError as error:
+            if was_broken:
+                raise
             said = re.sub(r"(code that )?cell \[\d+\]( has run)?", self.label, str(error))
             return Verdict(said.partition(". ")[0], recovered=_recovered(session))
         except CellTimeoutError as error:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +13,10 @@ import pytest
 
 from jaxnb import course
 from jaxnb.course import Exercise, Wrong
-from jaxnb.errors import UsageError
+from jaxnb.errors import ProcessDiedError, UsageError
 from jaxnb.session import Session
 from support.course import SOLUTIONS, parts
-from support.fixtures import assert_usable
+from support.fixtures import assert_usable, until
 
 SOLVED, MISTAKEN = parts(SOLUTIONS), parts(SOLUTIONS / "wrong")
 
@@ -200,13 +202,28 @@ def test_the_page_for_teachers_shows_an_exercise_that_works(session: Session) ->
 
 def test_a_group_of_another_size_is_refused(session: Session) -> None:
     small = Exercise(name="small", task="Do.", start="a = 1", setup="", call="a", want=1, devices=4)
-    with pytest.raises(UsageError, match="is for 4 devices, and the group has 8"):
+    with pytest.raises(UsageError, match="is for 4 devices, and the group has 8 of 4"):
+        small.check(session)
+    small.devices, small.processes = 8, 2
+    with pytest.raises(UsageError, match=r"8 devices of 2 processes.*-n 2 --devices-per-process 4"):
         small.check(session)
 
 
 def test_without_a_notebook_the_session_is_asked_for(exercise: Exercise) -> None:
     with pytest.raises(UsageError, match=r"pass the session: `check\(session\)`"):
         exercise.check()
+
+
+@pytest.mark.thorough
+def test_a_death_before_is_not_the_answer_s(
+    make_session: Callable[..., Session], exercise: Exercise
+) -> None:
+    session = make_session(4, devices_per_process=2)
+    os.kill(session.processes[1].pid, signal.SIGKILL)
+    until(lambda: session.state == "broken", "the death is known")
+    with pytest.raises(ProcessDiedError, match="%spmd_recover"):
+        exercise.check(session)
+    assert exercise.tries == 0
 
 
 @pytest.mark.thorough

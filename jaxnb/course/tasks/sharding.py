@@ -29,6 +29,7 @@ EXERCISES = (
         setup="place = np.vectorize(lambda device: device.process_index)\n",
         call="(place(my_mesh.devices), *my_mesh.axis_names)",
         own=True,
+        processes=4,
         want=(np.repeat(np.arange(4), 2).reshape(4, 2), "data", "model"),
         wrong=(
             Wrong(
@@ -104,6 +105,7 @@ EXERCISES = (
         start="def my_array(rows, mesh):\n    # a mesh of i 8; split by rows\n    ...",
         setup=f"{LINE}{PUT}rows = table(16, 2)[4 * process_index:][:4]\n",
         call="my_array(rows, mesh)",
+        processes=4,
         want=ROWS,
         sharding='NamedSharding(mesh, P("i"))',
         wrong=(

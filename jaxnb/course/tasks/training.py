@@ -147,6 +147,7 @@ EXERCISES = (
         "other = not np.array_equal(data(my_key(0)), data(my_key(1)))\n",
         call="{'keys of seed 0': distinct(0), 'same again': same, 'another for seed 1': other}",
         own=True,
+        processes=4,
         want={"keys of seed 0": 4, "same again": True, "another for seed 1": True},
         wrong=(
             Wrong(
