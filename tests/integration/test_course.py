@@ -248,7 +248,8 @@ def test_the_group_goes_on_after_an_answer_that_does_not_end(
 ) -> None:
     session = make_session(4, devices_per_process=2)
     session.run(f"kept = {kept!r}\n{answer(body)}")
-    exercise.timeout = 2.0
+    if "2 s" in said:
+        exercise.timeout = 2.0
     try:
         verdict = exercise.check(session)
     finally:
