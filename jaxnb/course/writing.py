@@ -61,8 +61,8 @@ def write_course(folder: Path, *, solutions: bool = False) -> str:
     if changed:
         shown = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if changed[3:] else "")
         raise UsageError(
-            f"{shown} in {folder} would be overwritten, and differ from what `jaxnb course` wrote. "
-            "Nothing was written. Move them away, or type `jaxnb course ANOTHER_FOLDER`."
+            f"Not as `jaxnb course` wrote it: {shown} in {folder}. Nothing was written. Move away "
+            "what you have changed, or type `jaxnb course ANOTHER_FOLDER`."
         )
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
