@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
 ]
-exclude_patterns = ["_build", "jupyter_execute"]
+exclude_patterns = ["_build", "jupyter_execute", "**/executed", "**/.ipynb_checkpoints"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
@@ -34,6 +35,9 @@ nb_execution_timeout = 180
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 nb_execution_show_tb = True
+
+# The course's pages take 12 minutes: `make course` executes them, `make docs` shows their code.
+nb_execution_excludepatterns = [] if os.environ.get("JAXNB_DOCS_COURSE") else ["course/*"]
 
 # `make demo` and the tests execute the quickstart: what they leave is shown, unless it is older
 # than what made it.
@@ -52,7 +56,7 @@ def is_fresh(executed: Path) -> bool:
 
 
 if is_fresh(EXECUTED):
-    nb_execution_excludepatterns = ["quickstart.ipynb"]
+    nb_execution_excludepatterns += ["quickstart.ipynb"]
 
 
 def setup(app: Any) -> None:

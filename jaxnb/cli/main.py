@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return clean(
                     yes=asked.yes, dry_run=asked.dry_run, compile_cache=asked.compile_cache
                 )
+            case "course":
+                return _course(asked)
         parser.print_help()
         return 2
     except KeyboardInterrupt:  # before there was anything to end
@@ -109,7 +111,24 @@ def make_parser() -> Parser:
     clean.add_argument("--yes", action="store_true", help="remove it without asking")
     clean.add_argument("--compile-cache", action="store_true", help="empty the user's cache, too")
     clean.add_argument("--dry-run", action="store_true", help="list it only")
+    course = commands.add_parser("course", help="write the course's notebooks to a folder")
+    course.add_argument("folder", metavar="DIR", help="where to; is made if it does not exist")
+    course.add_argument("--solutions", action="store_true", help="write the solutions too")
     return parser
+
+
+def _course(asked: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from jaxnb.course.writing import write_course
+    from jaxnb.errors import UsageError
+
+    try:
+        print(write_course(Path(asked.folder), solutions=asked.solutions))
+    except (UsageError, OSError) as error:
+        sys.stderr.write(f"jaxnb: {error}\n")
+        return 2
+    return 0
 
 
 def _seconds(text: str) -> float:

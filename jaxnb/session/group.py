@@ -31,7 +31,14 @@ from jaxnb.lockstep import settings
 from jaxnb.lockstep.notebook_side import Serials
 from jaxnb.model.group import GroupInfo, ProcessInfo, ProcessReport, SessionState
 from jaxnb.options import StartOptions, shown_launcher, with_job
-from jaxnb.session.lifecycle import Lifecycle, Phase, Size, process_infos, require_room
+from jaxnb.session.lifecycle import (
+    Lifecycle,
+    Phase,
+    Size,
+    process_infos,
+    require_allowed,
+    require_room,
+)
 from jaxnb.session.starting import Starter, jax_environment
 from jaxnb.session.work import Work, sigint_held
 from jaxnb.wire.client import Transport
@@ -438,6 +445,7 @@ def _placed(
             )
     else:
         placement = place(options, facts[0].gpus)
+    require_allowed(placement)
     ends = counts_of(ending) if ending is not None else (0,) * len(facts)
     for host, count, end in zip(facts, counts_of(placement), ends, strict=True):
         require_room(replace(placement, num_processes=count), host.available_bytes, end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
@@ -239,6 +240,27 @@ class Size(NamedTuple):
     def numbers(self) -> tuple[int, int]:
         """Processes, and devices of each."""
         return self.placement.num_processes, self.placement.devices_per_process
+
+
+MOST_PROCESSES = "JAXNB_MAX_PROCESSES"
+"""In the notebook kernel's environment: how many processes a group may have. An administrator of
+shared machines sets it."""
+
+
+def require_allowed(placement: Placement) -> None:
+    """Checks that a group may have this many processes.
+
+    Raises:
+        UsageError: It may not, or what is set is not a number.
+    """
+    said = os.environ.get(MOST_PROCESSES, "")
+    if said and not said.isdecimal():
+        raise UsageError(f"{MOST_PROCESSES} must be a number, not {said!r}. Nothing was started.")
+    if said and placement.num_processes > int(said):
+        raise UsageError(
+            f"A group may have at most {plural(int(said), 'process')} here ({MOST_PROCESSES}), not "
+            f"{placement.num_processes}. Nothing was changed. Ask for fewer with `-n`."
+        )
 
 
 def require_room(placement: Placement, room: int, ending: int = 0) -> None:

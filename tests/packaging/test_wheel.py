@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from jaxnb.course.writing import course_files
+
 ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / "constraints" / "py{}{}.txt".format(*sys.version_info[:2])
 
@@ -83,6 +85,7 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     }
     pages = (ROOT / "docs" / "pitfalls").glob("*.md")
     in_checkout |= {f"jaxnb/pitfalls/pages/{page.name}" for page in pages}
+    in_checkout |= {f"jaxnb/course/notebooks/{name}" for name in course_files(solutions=True)}
     names = set(zipfile.ZipFile(wheel).namelist())
     in_wheel = {name for name in names if name.startswith("jaxnb/")}
     assert in_wheel == in_checkout

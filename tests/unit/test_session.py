@@ -16,7 +16,14 @@ from jaxnb.launch.deaths import Death
 from jaxnb.launch.placement import Placement
 from jaxnb.model.cells import CellReply, CellRequest, ProcessError, StreamChunk
 from jaxnb.model.dispatches import Divergence
-from jaxnb.session.lifecycle import PROCESS_BYTES, Lifecycle, Phase, require_room
+from jaxnb.session.lifecycle import (
+    MOST_PROCESSES,
+    PROCESS_BYTES,
+    Lifecycle,
+    Phase,
+    require_allowed,
+    require_room,
+)
 from jaxnb.session.results import Findings, Ran, result_of
 from jaxnb.session.work import Work
 from jaxnb.wire.messages import Exchange, Reply
@@ -126,6 +133,21 @@ def test_a_group_that_does_not_fit_is_told_what_room_there_is(
     with pytest.raises(UsageError, match=text):
         require_room(placement, 0, ending)
     require_room(placement, PROCESS_BYTES, n - 1)
+
+
+def test_an_administrator_may_limit_the_size_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    placement = Placement("cpu", 4, 1, ({},) * 4)
+    require_allowed(placement)
+    monkeypatch.setenv(MOST_PROCESSES, "4")
+    require_allowed(placement)
+    monkeypatch.setenv(MOST_PROCESSES, "2")
+    with pytest.raises(
+        UsageError, match=r"at most 2 processes here \(JAXNB_MAX_PROCESSES\), not 4"
+    ):
+        require_allowed(placement)
+    monkeypatch.setenv(MOST_PROCESSES, "two")
+    with pytest.raises(UsageError, match="must be a number, not 'two'"):
+        require_allowed(placement)
 
 
 # ---------------------------------------------------------------------- its work and results

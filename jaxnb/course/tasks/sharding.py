@@ -1,0 +1,340 @@
+"""Meshes, specs and layouts: what ``jit`` and ``shard_map`` do with them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jaxnb.course.exercise import Exercise
+from jaxnb.course.tasks.common import GRID, LINE, PUT, mapped, table
+from jaxnb.course.verdict import Wrong
+
+SQUARE = table(8, 8)
+
+MEANS = SQUARE.reshape(4, 2, 2, 4).mean((1, 3))
+
+ROWS = table(16, 2)
+
+TOKENS, EXPERTS = table(16, 16) / 16, table(8, 256).reshape(8, 16, 16) / 64
+
+ROUTES = np.arange(16) * 5 % 8
+
+_SHARED = SQUARE.reshape(4, 2, 8)
+
+EXERCISES = (
+    Exercise(
+        name="grid_mesh",
+        task="Make a mesh whose axis data goes over the processes, and model over the two devices "
+        "of each.",
+        start="my_mesh = ...",
+        setup="place = np.vectorize(lambda device: device.process_index)\n",
+        call="(place(my_mesh.devices), *my_mesh.axis_names)",
+        own=True,
+        processes=4,
+        want=(np.repeat(np.arange(4), 2).reshape(4, 2), "data", "model"),
+        wrong=(
+            Wrong(
+                "across",
+                "The devices of a process are along data: the last axis of a mesh goes over "
+                "neighbouring devices, so make a mesh of 4 × 2.",
+                value=(np.repeat(np.arange(4), 2).reshape(2, 4), "data", "model"),
+            ),
+            Wrong(
+                "names",
+                "The sizes are right, and the names are in the other order.",
+                value=(np.repeat(np.arange(4), 2).reshape(4, 2), "model", "data"),
+            ),
+        ),
+        hints=("`jax.make_mesh(sizes, names, axis_types=…)`", "Four processes, two devices each."),
+    ),
+    Exercise(
+        name="two_axes",
+        task="Write the spec by which an 8 × 8 array is split into rows by data and columns by "
+        "model.",
+        start="my_spec = P(...)  # on a mesh of data 4 × model 2",
+        setup=f"{GRID}{PUT}x = put(table(8, 8), *my_spec)\n",
+        call="x",
+        want=SQUARE,
+        sharding='NamedSharding(mesh, P("data", "model"))',
+        wrong=(
+            Wrong(
+                "layout",
+                "An entry of a spec says for a dimension of the array by which axis of the mesh it "
+                "is split: rows come first.",
+                uses="sharding",
+            ),
+        ),
+        hints=("`P` has an entry for each dimension of the array.", "Rows are dimension 0."),
+    ),
+    Exercise(
+        name="both_axes",
+        task="Write the spec by which the rows are split over all eight devices, in their order.",
+        start="my_spec = P(...)  # on a mesh of data 4 × model 2",
+        setup=f"{GRID}{PUT}x = put(table(8, 8), *my_spec)\n",
+        call="x",
+        want=SQUARE,
+        sharding='NamedSharding(mesh, P(("data", "model")))',
+        wrong=(
+            Wrong(
+                "layout",
+                "One dimension may be split by several axes, as a tuple, the outer one first.",
+                uses="sharding",
+            ),
+        ),
+        hints=("The axes of one dimension stand in a tuple.",),
+    ),
+    Exercise(
+        name="columns",
+        task="Write the spec by which columns are split by model, and the rest is replicated.",
+        start="my_spec = P(...)  # on a mesh of data 4 × model 2",
+        setup=f"{GRID}{PUT}x = put(table(8, 8), *my_spec)\n",
+        call="x",
+        want=SQUARE,
+        sharding='NamedSharding(mesh, P(None, "model"))',
+        wrong=(
+            Wrong(
+                "layout",
+                "What is not to be split has the entry None; columns are dimension 1.",
+                uses="sharding",
+            ),
+        ),
+        hints=("`None` for the rows.",),
+    ),
+    Exercise(
+        name="process_rows",
+        task="Make one array of 16 rows of the four that each process has.",
+        start="def my_array(rows, mesh):\n    # a mesh of i 8; split by rows\n    ...",
+        setup=f"{LINE}{PUT}rows = table(16, 2)[4 * process_index:][:4]\n",
+        call="my_array(rows, mesh)",
+        processes=4,
+        want=ROWS,
+        sharding='NamedSharding(mesh, P("i"))',
+        wrong=(
+            Wrong(
+                "device_put",
+                "`device_put` wants the whole array on each process, and all the same. "
+                "`jax.make_array_from_process_local_data` takes what a process has.",
+                raises="device_put|same on each process|divisible",
+            ),
+        ),
+        hints=(
+            "`jax.make_array_from_process_local_data(sharding, rows)`",
+            '`NamedSharding(mesh, P("i"))`',
+        ),
+    ),
+    Exercise(
+        name="row_sums",
+        task="Sum the rows of a table that is split by data and model; each device has a part.",
+        start="def my_row_sums(x):\n    # x: (2, 4) on a device; returns (2,)\n    ...",
+        setup=mapped(
+            "my_row_sums", 'P("data")', mesh=GRID, axis="", x=("table(8, 8)", '"data", "model"')
+        ),
+        call="f(x)",
+        want=SQUARE.sum(1),
+        budget=8,
+        wrong=(
+            Wrong(
+                "both",
+                "That is a sum over all devices: the rows of other devices along data are others.",
+                value=np.tile(_SHARED.sum((0, 2)), 4),
+            ),
+            Wrong(
+                "axis",
+                "Along model are the other columns of the same rows, along data other rows: sum "
+                "over model. A result that differs along model does not fit `P('data')`.",
+                raises="out_specs",
+            ),
+        ),
+        hints=("First the sum of what the device has.", 'Then `jax.lax.psum(…, "model")`.'),
+    ),
+    Exercise(
+        name="shard_mean",
+        task="Return the mean of each shard of an array split by data and model, without moving "
+        "anything (from the scaling book).",
+        start="def my_means(x):\n    # under jit: x is 8 × 8, on a mesh of 4 × 2\n    ...",
+        setup=f'{GRID}{PUT}x = put(table(8, 8), "data", "model")\nf = jax.jit(my_means)\n',
+        call="f(x)",
+        want=MEANS,
+        budget=0,
+        wrong=(
+            Wrong(
+                "rows",
+                "Neighbouring rows belong together: `reshape(4, 2, …)` splits eight rows into four "
+                "times two, `reshape(2, 4, …)` into two times four.",
+                value=SQUARE.reshape(2, 4, 4, 2).mean((0, 3)),
+            ),
+            Wrong(
+                "order",
+                "The shards are right, but each device has another one's: shard (i, j) is at "
+                "[i, j].",
+                value=MEANS[::-1],
+            ),
+        ),
+        hints=(
+            "Without `shard_map`, a reshape can name the shards.",
+            "`x.reshape(4, 2, 2, 4)` has axes shard, row, shard, column.",
+        ),
+    ),
+    Exercise(
+        name="roll_in_shards",
+        task="Return `roll(x, 1, axis=0) - x` within each shard (from the scaling book).",
+        start="def my_roll(x, mesh):\n    # under jit: x is split by rows along i\n    ...",
+        setup=f'{LINE}{PUT}x = put(table(32, 2) ** 2, "i")\n'
+        "f = jax.jit(lambda x: my_roll(x, mesh))\n",
+        call="f(x)",
+        want=(
+            np.roll((table(32, 2) ** 2).reshape(8, 4, 2), 1, 1)
+            - (table(32, 2) ** 2).reshape(8, 4, 2)
+        ).reshape(32, 2),
+        budget=0,
+        wrong=(
+            Wrong(
+                "whole",
+                "That rolls the whole array, over the edges of shards, and has to move rows. "
+                "In `shard_map` a function sees one shard.",
+                value=np.roll(table(32, 2) ** 2, 1, 0) - table(32, 2) ** 2,
+            ),
+        ),
+        hints=("`jax.shard_map(f, mesh=mesh, in_specs=…, out_specs=…)`",),
+    ),
+    Exercise(
+        name="moe_top1",
+        task="Multiply each token by the weights of its expert: device e has expert e, and two "
+        "tokens (from the scaling book).",
+        start="def my_moe(tokens, routes, weights, axis):\n"
+        "    # shapes on a device: (2, 16), (2,), (1, 16, 16)\n    ...",
+        setup=mapped(
+            "my_moe",
+            'P("i")',
+            tokens=("table(16, 16) / 16", '"i"'),
+            routes=("np.arange(16, dtype=np.int32) * 5 % 8", '"i"'),
+            weights=("table(8, 256).reshape(8, 16, 16) / 64", '"i"'),
+        ),
+        call="f(tokens, routes, weights)",
+        want=np.einsum("sd,sdf->sf", TOKENS, EXPERTS[ROUTES]),
+        tolerance=1e-4,
+        budget=7 * (128 + 8 + 128),
+        wrong=(
+            Wrong(
+                "local",
+                "Each device has used its own expert: a token's expert is `routes[s]`, on another "
+                "device.",
+                value=np.einsum("sd,sdf->sf", TOKENS, EXPERTS[np.arange(16) // 2]),
+            ),
+            Wrong(
+                "weights",
+                "To gather the weights moves much more than the tokens: tokens go to the experts, "
+                "and come back.",
+                uses="bytes",
+            ),
+        ),
+        hints=(
+            "Gather all tokens and routes; each expert does those that are its own, others as 0.",
+            "Then `jax.lax.psum_scatter(…, axis, tiled=True)` brings each token home.",
+        ),
+    ),
+    Exercise(
+        name="collective_matmul",
+        task="Multiply `x`, split by columns, by `w`, split by columns, passing x around while "
+        "multiplying (from the scaling book).",
+        start="def my_matmul(x, w, axis):\n    # shapes on a device: (8, 2) and (16, 4)\n    ...",
+        setup=mapped(
+            "my_matmul",
+            'P(None, "i")',
+            x=("table(8, 16) / 16", 'None, "i"'),
+            w=("table(16, 32) / 64", 'None, "i"'),
+        ),
+        call="f(x, w)",
+        want=(table(8, 16) / 16) @ (table(16, 32) / 64),
+        tolerance=1e-4,
+        budget=7 * 64,
+        forbidden=("all-gather", "all-reduce", "all-to-all"),
+        wrong=(
+            Wrong(
+                "gather",
+                "Nothing overlaps with a gather: multiply what has come while the next part is on "
+                "its way, by `ppermute`.",
+                uses="all-gather",
+            ),
+            Wrong(
+                "rows",
+                "The rows of w that belong to the columns that you have now are those of their "
+                "owner, `(me - k) % n`.",
+                value=np.concatenate(
+                    [
+                        sum(
+                            (table(8, 16) / 16)[:, 2 * ((d - k) % 8) :][:, :2]
+                            @ (table(16, 32) / 64)[2 * k : 2 * k + 2, 4 * d : 4 * d + 4]
+                            for k in range(8)
+                        )
+                        for d in range(8)
+                    ],
+                    axis=1,
+                ),
+            ),
+        ),
+        hints=(
+            "x @ w is a sum over the parts of x, each times its rows of w.",
+            "`jax.lax.dynamic_slice_in_dim(w, 2 * owner, 2)`",
+        ),
+    ),
+    Exercise(
+        name="still_matmul",
+        task="Write the spec of w by which `x @ w` moves nothing: x is split by rows along data, "
+        "and the result by columns along model too.",
+        start="my_spec = P(...)  # on a mesh of data 4 × model 2",
+        setup=f'{GRID}{PUT}x, w = put(table(8, 8), "data"), put(table(8, 4), *my_spec)\n'
+        'f = jax.jit(jnp.matmul, out_shardings=NamedSharding(mesh, P("data", "model")))\n',
+        call="f(x, w)",
+        want=SQUARE @ table(8, 4),
+        sharding='NamedSharding(mesh, P("data", "model"))',
+        budget=0,
+        wrong=(
+            Wrong(
+                "rows",
+                "Each element of the result needs a whole row of x and a whole column of w: split "
+                "w by columns.",
+                uses="bytes",
+            ),
+        ),
+        hints=("Which elements of w does a device need for its part of the result?",),
+    ),
+    Exercise(
+        name="scattered_matmul",
+        task="Multiply x, split by columns, by w, split by rows, and return rows of the product.",
+        start="def my_matmul(x, w, axis):\n    # shapes on a device: (16, 1) and (1, 4)\n    ...",
+        setup=mapped(
+            "my_matmul", 'P("i")', x=("table(16, 8)", 'None, "i"'), w=("table(8, 4)", '"i"')
+        ),
+        call="f(x, w)",
+        want=table(16, 8) @ table(8, 4),
+        budget=7 * 32,
+        wrong=(
+            Wrong(
+                "sum",
+                "All devices have got the whole sum, and keep an eighth of it: `psum_scatter` "
+                "sends half as much.",
+                uses="bytes",
+            ),
+        ),
+        hints=(
+            "Each device's product has the shape of the whole result: a summand.",
+            "`jax.lax.psum_scatter(…, axis, tiled=True)`",
+        ),
+    ),
+    Exercise(
+        name="donate",
+        task="Make a jitted `my_step(x)` that returns x / 2 in the memory of x.",
+        start="my_step = ...",
+        setup=f'{LINE}{PUT}x = put(table(16, 2), "i")\n',
+        call="(my_step(x), x.is_deleted())",
+        want=(ROWS / 2, True),
+        wrong=(
+            Wrong(
+                "kept",
+                "x still has its memory: `jax.jit(…, donate_argnums=0)`.",
+                value=(ROWS / 2, False),
+            ),
+        ),
+        hints=("`jax.jit` can be told that an argument is not used afterwards.",),
+    ),
+)
