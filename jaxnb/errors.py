@@ -6,11 +6,29 @@ now, and what to type next.
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jaxnb.cells.result import CellResult
     from jaxnb.recovery.messages import Recovered
+
+
+WIDTH = 72
+"""So many columns has a narrow notebook; JupyterLab breaks longer lines of errors anywhere."""
+
+
+def by_words(text: str) -> str:
+    """Returns a text whose long lines end between words, where they can.
+
+    Lines that begin with blanks are code, or stand below something.
+    """
+    return "\n".join(
+        x
+        if len(x) <= WIDTH or x[:1].isspace()
+        else textwrap.fill(x, WIDTH, break_long_words=False, break_on_hyphens=False)
+        for x in text.split("\n")
+    )
 
 
 class JaxnbError(Exception):
@@ -21,7 +39,8 @@ class JaxnbError(Exception):
         return self._ended_by(str(self))
 
     def _ended_by(self, message: str) -> list[str]:
-        return [f"{type(self).__name__}: {message}", *getattr(self, "__notes__", ())]
+        notes = getattr(self, "__notes__", ())
+        return [by_words(each) for each in (f"{type(self).__name__}: {message}", *notes)]
 
 
 class UsageError(JaxnbError):

@@ -96,9 +96,12 @@ def short_number(value: Any) -> str:
         value: One of Python's or NumPy's.
     """
     value = getattr(value, "item", lambda: value)()
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e6:
-        return f"{value:.0f}"
-    return f"{value:.4g}" if isinstance(value, float | complex) else str(value)
+    if isinstance(value, float):
+        if value.is_integer() and abs(value) < 1e6:
+            return f"{value:.0f}"
+        text = f"{value:.4g}"
+        return text if re.search(r"[.en]", text) else f"{value:#.4g}"  # 2.9998 is not 3
+    return f"{value:.4g}" if isinstance(value, complex) else str(value)
 
 
 def format_bytes(size_bytes: float | None) -> str:

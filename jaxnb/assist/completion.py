@@ -157,7 +157,10 @@ def magic_hint(error: BaseException | None, code: str) -> str:
         sign, name = found.groups()
         if name in MAGICS:  # it is one for a line, as IPython says
             return ""
-        return suggest(sign + name, (sign + each for each in MAGICS)).strip()
+        # What all have in common makes none of them near.
+        own = [each.removeprefix("spmd_") for each in MAGICS]
+        is_near = suggest(name.removeprefix("spmd_"), own)
+        return suggest(sign + name, (sign + each for each in MAGICS)).strip() if is_near else ""
     return ""
 
 

@@ -27,7 +27,6 @@ from jaxnb.labels import (
     Outputs,
     capitalized,
     format_bytes,
-    format_count,
     format_precisely,
     format_seconds,
     plural,
@@ -355,16 +354,20 @@ def _outputs(result: CellResult) -> list[Block]:
     if len(set(written.values())) < 2:
         return []
     blocks: list[Block] = []
-    for i, text in written.items():
-        lines = text.rstrip("\n").split("\n") if text else []
-        where = f"`spmd.results[{result.cell}].per_process[{i}].stdout`"
-        facts = [f"{format_count(len(lines))} lines, all in {where}"] if lines[MOST_LINES:] else []
-        blocks += [Facts(facts, f"process {i}", "small"), Pre("\n".join(lines[-MOST_LINES:]))]
-    return blocks[: 2 * MOST_PROCESSES]
+    for i, text in [*written.items()][:MOST_PROCESSES]:
+        shown = text[-MOST_CHARS:].rstrip("\n").split("\n")[-MOST_LINES:]
+        kept = "\n".join(line[:LINE_CHARS] for line in shown)
+        where = f"all in `spmd.results[{result.cell}].per_process[{i}].stdout`"
+        facts = [where] if len(kept) < len(text.rstrip("\n")) else []
+        blocks += [Facts(facts, f"process {i}", "small"), Pre(kept)]
+    return blocks
 
 
 MOST_PROCESSES = 64
 """The outputs of so many are a click away."""
+
+MOST_CHARS, LINE_CHARS = 4000, 200
+"""Of those the last characters, and of a line the first."""
 
 
 def straggler(result: CellResult) -> int | None:

@@ -12,7 +12,8 @@ from jaxnb.cells.result import FOLLOW, CellResult
 from jaxnb.display.blocks import Block, Column, Either, Facts, Fold, Note, Pre, Table
 from jaxnb.display.card import NOTHING, Card, card_of, stacked
 from jaxnb.display.markup import strip_ansi
-from jaxnb.display.text import WIDTH, text_of, wrapped
+from jaxnb.display.text import middle, text_of
+from jaxnb.errors import by_words
 from jaxnb.labels import (
     capitalized,
     format_count,
@@ -30,6 +31,7 @@ from jaxnb.lockstep.divergence import (
     rows_of,
 )
 from jaxnb.model.cells import NO_ANSWER, ProcessError
+from jaxnb.model.scripts import the_cell
 
 MOST_CHARS = 1500
 MOST_LINES = 24
@@ -175,7 +177,7 @@ def _body(
     if group.messages:
         return f"{text.rstrip()}\n\n{_messages_text(group)}"
     if is_whole or kept == error.message:
-        return text.replace(error.message, _by_words(error)) or error.message
+        return _broken(text, error.message) if error.message else text
     more = len(error.message) - len(kept)
     others = [p for p in group.processes if result.errors[p].message != error.message]
     differ = f"; the messages of {processes_label(others)} differ in what follows" if others else ""
@@ -186,17 +188,16 @@ def _body(
     return (text if error.message in text else plain).replace(error.message, cut) or cut
 
 
-def _by_words(error: ProcessError) -> str:
-    """Returns a message whose long lines end between words: JupyterLab would break them anywhere.
-
-    Lines that begin with blanks are code, or what stands below something.
-    """
-    name = f"{error.type_name}: "
-    lines = f"{name}{error.message}".split("\n")
-    found = (x if len(x) <= WIDTH or x.startswith((" ", "\t")) else wrapped(x) for x in lines)
-    text = "\n".join(found)
-    # Its first word alone may be too long to stand behind the name.
-    return text.removeprefix(name) if text.startswith(name) else error.message
+def _broken(text: str, message: str) -> str:
+    """Returns a traceback with the long lines of its message broken between words."""
+    if message not in text:
+        return text or by_words(message)
+    # The last one: the source line that has raised may have the same text.
+    before, _, after = text.rpartition(message)
+    name = strip_ansi(before.rpartition("\n")[2])
+    broken = by_words(f"{name}{message}")
+    fits = broken.startswith(name)  # else its first word is too long for the line
+    return f"{before}{broken.removeprefix(name) if fits else message}{after}"
 
 
 def _messages_text(group: ErrorGroup) -> str:
@@ -204,7 +205,7 @@ def _messages_text(group: ErrorGroup) -> str:
     said = list(group.messages.items())
     more = len(said) - MOST_LINES
     lines = [
-        f"{processes_label(who)}: {one_line(strip_ansi(message), MOST_SAID)}"
+        by_words(f"{processes_label(who)}: {middle(strip_ansi(message), MOST_SAID)}")
         for who, message in said[:MOST_LINES]
     ]
     return "\n".join([*lines, *([f"… {format_count(more)} more"] if more > 0 else [])])
@@ -253,7 +254,7 @@ def error_card(result: CellResult, *, ansi: bool = False, is_whole: bool = False
     for i, group in enumerate(groups):
         if told := _waited_text(group, groups):
             folds.append(Note(told))
-            texts.append(wrapped(told))
+            texts.append(by_words(told))
             continue
         error, details = group.error, _details(groups, i)
         name = "Given up" if error.type_name == NO_ANSWER else error.type_name
@@ -263,7 +264,8 @@ def error_card(result: CellResult, *, ansi: bool = False, is_whole: bool = False
         message += ", …" if group.messages else ""
         parts = list(filter(None, [odd, message, details]))
         summary = Facts(parts, f"{name}:" if odd or message else name)
-        table = [] if told or i else _sides(result, error)
+        # A script's traceback may lead through modules: a line of the table alone says less.
+        table = [] if told or i or is_whole else _sides(result, error)
         body = [] if told else table or [Pre(_body(result, group, ansi=True))]
         folds.append(Fold(summary, body, opened=i == 0))
         text = told or text_of(table) or _body(result, group, ansi=ansi, is_whole=is_whole)
@@ -281,7 +283,8 @@ def _sides(result: CellResult, error: ProcessError) -> list[Block]:
     if not rows or parted is None:
         return []
     differ = differing_arguments(parted.sides).rstrip("; ")
-    said = f"{nothing_ran}{trust}{f' {capitalized(differ)}.' if differ else ''}"
+    number = f"Dispatch {parted.number} of {the_cell()}" if parted.number else "It"
+    said = f"{number} has run on none{trust}{f' {capitalized(differ)}.' if differ else ''}"
     columns = [Column("process"), Column("line", ">"), Column("was to dispatch", least=20),
                Column("code", least=12, optional=True)]  # fmt: skip
     return [Note(said), Table(columns, rows)]

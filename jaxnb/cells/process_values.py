@@ -21,7 +21,7 @@ from jaxnb.model.cells import ValueInfo
 
 TOO_LARGE = f"it is too large to be compared (over {MAX_DIGEST_BYTES >> 20} MiB)"
 TOO_MANY = f"it has sets, and over {MAX_VISITED} parts"
-LOST = "it is lost, and what processes still hold of it was not compared"
+LOST = "it is lost; what processes still have of it was not compared"
 LOST_IN_IT = "arrays in it that are lost were not compared"
 PARTS = "a part of it cannot be pickled, so nothing of it was compared"
 DELETED_IN_IT = "arrays in it are deleted"

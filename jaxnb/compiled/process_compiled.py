@@ -202,7 +202,9 @@ class _WithoutArrays(Listing):
         text = f"{value.dtype}[{', '.join(map(str, value.shape))}]"
         why = "is too large for a plan" if is_large else "was made for the devices of the group"
         what = f"The plan needs `{name}`, which {why} ({text}). Nothing was compiled"
-        return LostArray, (what, (), MAKE_IN_PLAN, text, why)
+        made = f"{name} = jax.ShapeDtypeStruct({value.shape}, '{value.dtype}', sharding=…)"
+        cell = f" As a cell: `%%spmd_collectives --devices N`, `{made}`, then the call."
+        return LostArray, (what, (), MAKE_IN_PLAN + cell * name.isidentifier(), text, why)
 
 
 MAKE_IN_PLAN = (
@@ -258,6 +260,7 @@ def compile_call(
             compiled, traced = function, None
         else:
             traced = _traced(function, arguments, keywords, call.func)
+            traced = getattr(traced, "traced", traced)  # flax's stages have JAX's in them
             stage = "lowered"
             lowered = traced.lower() if isinstance(traced, jax.stages.Traced) else traced
             stage = "compiled"

@@ -49,7 +49,12 @@ def stacked_bars(
                 strip.append(Length(start, length, key.color, f"{key.name}: {show(size)}"))
                 start += length
         strips.append(strip)
-    return Lanes(labels, strips, [(100 * x / most, text) for x, text in ticks(most)], keys)
+    return Lanes(
+        labels,
+        strips,
+        [(100 * x / most, text) for x, text in ticks(most)],
+        keys if len(keys) > 1 else [],
+    )
 
 
 def byte_ticks(most: float) -> Ticks:

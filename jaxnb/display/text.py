@@ -185,7 +185,7 @@ def _lanes(lanes: b.Lanes) -> str:
         line = " " * width
         for each in strip:
             first, last = (round(x / 100 * width) for x in (each.start, each.start + each.percent))
-            line = line[:first] + symbols[each.color] * (last - first) + line[last:]
+            line = line[:first] + symbols.get(each.color, "█") * (last - first) + line[last:]
         return line
 
     axis = " " * width
@@ -195,7 +195,9 @@ def _lanes(lanes: b.Lanes) -> str:
     legend = "   ".join(f"{key.symbol} {key.name}" for key in lanes.legend)
     rows = [*zip(lanes.labels, map(bar, lanes.strips), strict=True), ("", axis)]
     lines = [f"{label:>{indent - 2}}  {line}".rstrip() for label, line in rows]
-    return "\n".join([*lines, " " * min(indent, WIDTH - len(legend)) + legend])
+    return "\n".join(
+        [*lines, *([" " * min(indent, WIDTH - len(legend)) + legend] if legend else [])]
+    )
 
 
 def _title(column: b.Column) -> str:

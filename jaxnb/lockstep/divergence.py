@@ -291,17 +291,20 @@ Row = tuple[str, str, str, str]
 
 def rows_of(found: Sequence[model.Side]) -> list[Row]:
     """Returns who was about to do what as rows of a table; none where all rows say the same."""
-    mine = next((side.dispatch for side in found if side.dispatch is not None), None)
-    rows = [_row(side, mine) for side in found if mine is not None]
+    made = [side.dispatch for side in found if side.dispatch is not None]
+    # What it is given and gives helps to tell apart what has one name.
+    are_named = len({each.name for each in made}) == len(made)
+    rows = [_row(side, made[0], are_named=are_named) for side in found if made]
     return rows if len({row[1:] for row in rows}) > 1 else []
 
 
-def _row(side: model.Side, mine: model.Dispatch) -> Row:
+def _row(side: model.Side, mine: model.Dispatch, *, are_named: bool) -> Row:
     who, its = ranks_label(side.processes), side.dispatch
     if its is None:
-        return who, "", _why_none(side), ""
+        return who, "", f"nothing: {_why_none(side)}", ""
     line = "" if its.line is None else str(its.line)
-    return who, line, f"{its.signature()}{_elsewhere(its, mine)}", its.source
+    what = its.name if are_named else its.signature()
+    return who, line, f"{what}{_elsewhere(its, mine)}", its.source
 
 
 def differing_arguments(found: Sequence[model.Side]) -> str:

@@ -251,12 +251,13 @@ def split_options(line: str, parser: MagicParser) -> tuple[str, str]:
     behind = _BEHIND.search(rest)
     if behind and (behind[1] in parser.options or not _is_python(rest)):
         before = rest[: behind.start()]
-        if _is_python(before):
+        is_in_comment = _is_python(f"{before} )")
+        if _is_python(before) and not is_in_comment:
             return " ".join([*taken, behind[0].strip()]), before
     return " ".join(taken), rest
 
 
-_BEHIND = re.compile(r"\s(--[a-z][\w-]*)[^()\[\]{}]*$")
+_BEHIND = re.compile(r"\s(--[a-z][\w-]*)[^()\[\]]*$")
 
 
 def _is_python(code: str) -> bool:

@@ -175,7 +175,7 @@ class CompilingMagics(SessionMagics):
         if asked.out:
             self.shell.push({asked.out: found})
         display(found)
-        if asked.plot:
+        if asked.plot and any(variant.report for variant in found.variants):
             display(found.plot())
 
     def _compared(self, asked: argparse.Namespace, specs: dict[str, str]) -> Comparison:

@@ -46,10 +46,11 @@ CUT = ("all-reduce", "reduce-scatter", "all-to-all")
 
 _SAYS: dict[CollectiveKind, str] = {
     "all-reduce": "Every device gets the sum Σ: in the first half of the steps parts are summed on "
-    "their way around, in the second the sums go around. A step has from whom, and the sum then.",
+    "their way around, in the second the sums go around. Each step: from which device, and the sum "
+    "so far.",
     "all-gather": "Every device gets all: each step passes on what came in the one before.",
     "reduce-scatter": "Every device gets its own part of the sum Σ: parts are summed on their way "
-    "around. A step has from whom, and the sum then.",
+    "around. Each step: from which device, and the sum so far.",
     "all-to-all": "Every device gets its own part of each one's data.",
     "ragged-all-to-all": "Every device gets its own part of each one's data.",
     "collective-permute": "Every device sends what it has to one other.",
@@ -106,6 +107,7 @@ def exchange_blocks(
     owners: Mapping[int, int] | None = None,
     mesh: MeshInfo | None = None,
     values: Sequence[Any] = (),
+    elements: int | None = None,
 ) -> list[Block]:
     """Returns the picture of a collective in a group of devices.
 
@@ -116,17 +118,19 @@ def exchange_blocks(
         owners: Device to process, if there are processes.
         mesh: The mesh that the group is in.
         values: What each device of the group has, if it is to be shown.
+        elements: How many elements each device has, if that is known.
     """
     size = len(group) if len(group) <= DRAWN else FEW
     is_ring = not pairs or (group[-1], group[0]) in pairs
-    found, label = play(kind, size, is_ring=is_ring), _Labels(size, values)
+    is_cut = kind != "all-reduce" or elements is None or elements >= size
+    found, label = play(kind, size, is_ring=is_ring, is_cut=is_cut), _Labels(size, values)
     is_whole = size == len(group)
     rows = [
         f"{label.name(d)}{f' · {device_label(group[d], owners or {})}' if is_whole else ''}"
         for d in range(size)
     ]
-    how = [_SAYS[kind]]
-    if size > FEW and kind in ("all-reduce", "reduce-scatter"):
+    how = [_SAYS[kind] if is_cut else "Every device gets the sum Σ; it is too small to be cut."]
+    if size > FEW and is_cut and kind in ("all-reduce", "reduce-scatter"):
         how.append("b0…d0 is a sum too, of b0, c0 and d0.")
     if pairs and not is_ring:
         how.append("Who gets nothing has zeros.")
@@ -183,7 +187,7 @@ def _arrived(step: Sequence[Arrival], place: int, label: _Labels) -> Box:
         return _NOWHERE
     source, piece = label.name(each.source), label(each.piece)
     title = f"{label.name(place)} gets it from {source}, and then has {piece}"
-    return Box([f"{source} →", piece], _color(each.piece), title, f"{source}→ {piece}")
+    return Box([f"{source} → {piece}"], _color(each.piece), title, f"{source}→ {piece}")
 
 
 def _text(found: Exchange, rows: Sequence[str], label: _Labels) -> str:
@@ -250,7 +254,9 @@ def picture(
     if len(groups) > 1:
         facts.append(f"the first of {len(groups)} groups of {plural(len(groups[0]), 'device')}")
     group = tuple(map(int, groups[0]))
-    blocks = exchange_blocks(kind, group, mesh=mesh, values=[shown[d] for d in group if len(shown)])
+    own = [shown[d] for d in group if len(shown)]
+    elements = len(own[0]) if own else None
+    blocks = exchange_blocks(kind, group, mesh=mesh, values=own, elements=elements)
     title = f"{collective} over {one_line(mesh.axis_names[along], 40)}"
     return card_of(Facts(facts, title), *blocks)
 
@@ -301,7 +307,8 @@ def _asked_values(
             f"groups of at most {DRAWN}. Nothing was drawn."
         )
     found = found.reshape(devices, -1)
-    if kind in CUT and found.shape[1] % size:
+    is_cut = kind in CUT and (kind != "all-reduce" or found.shape[1] >= size)
+    if is_cut and found.shape[1] % size:
         raise UsageError(
             f"Each device has {plural(found.shape[1], 'value')}, which cannot be cut into {size} "
             f"equal parts, one for each. Nothing was drawn. Give each device {size} values."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,9 @@ def _picture(
     sent = format_bytes(sum(c.bytes * c.times for c in alike))
     times = f" in {count} executions" if count > 1 else ""
     facts = [f"each device sends {sent}{times}"]
-    if len(alike) == 1 and each.kind in CUT:
+    elements = min(prod(part.shape) for part in each.parts)
+    is_cut = each.kind in CUT and (each.kind != "all-reduce" or elements >= len(group))
+    if len(alike) == 1 and is_cut:
         part = sum(p.nbytes for p in each.parts)
         part = part if each.kind == "reduce-scatter" else -(-part // len(group))
         along = "" if each.dimension is None else f" along dimension {each.dimension}"
@@ -71,7 +74,9 @@ def _picture(
         facts.append(f"as reduce-scatter {less}")
     if each.source and len(alike) == 1:
         facts.append(str(each.source))
-    blocks = exchange_blocks(each.kind, group, pairs=each.pairs, owners=owners, mesh=mesh)
+    blocks = exchange_blocks(
+        each.kind, group, pairs=each.pairs, owners=owners, mesh=mesh, elements=elements
+    )
     title = f"{each.kind} ({NAMES[each.kind]})" if each.kind in NAMES else each.kind
     return Fold(Facts(facts, f"{title} over {over}"), blocks, opened)
 

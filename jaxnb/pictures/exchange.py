@@ -51,7 +51,7 @@ class Exchange:
     after: Held
 
 
-def play(kind: CollectiveKind, size: int, *, is_ring: bool = True) -> Exchange:
+def play(kind: CollectiveKind, size: int, *, is_ring: bool = True, is_cut: bool = True) -> Exchange:
     """Returns what a collective does in a group of so many devices.
 
     All-reduce, all-gather and reduce-scatter go around a ring, all-to-all goes pair by pair: what
@@ -61,12 +61,16 @@ def play(kind: CollectiveKind, size: int, *, is_ring: bool = True) -> Exchange:
         kind: The collective.
         size: How many devices the group has.
         is_ring: The last sends to the first, in a permute.
+        is_cut: An all-reduce cuts the data; else they are too few, and nothing is said of steps.
     """
     places = range(size)
     parts = [[Piece(frozenset({d}), k) for k in places] for d in places]
     wholes = [Piece(frozenset({d})) for d in places]
     held: list[list[Piece | None]]
     match kind:
+        case "all-reduce" if not is_cut:
+            total = Piece(frozenset(places))
+            return Exchange(tuple((each,) for each in wholes), (), ((total,),) * size)
         case "all-reduce" | "reduce-scatter":
             held = [[*each] for each in parts]
             steps = list(_around(held, 1))

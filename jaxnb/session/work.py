@@ -24,6 +24,9 @@ MOST_RESULTS = 20
 MOST_LONG_RESULTS = 4
 """Of those that wrote more than a notebook shows so many."""
 
+LONG_CHARS = 1 << 20
+"""Who writes more writes much, in however few lines."""
+
 
 def show_wait(text: str) -> None:
     """Writes who is waited for to standard error."""
@@ -79,12 +82,13 @@ class Work:
     def note_result(self, result: CellResult) -> None:
         """Takes what a cell did."""
         self.last_result = result
-        lines = sum(
-            text.count("\n") for p in result.per_process.values() for text in (p.stdout, p.stderr)
-        )
+        texts = [text for p in result.per_process.values() for text in (p.stdout, p.stderr)]
+        lines = sum(text.count("\n") for text in texts)
+        is_long = lines > LINES_SHOWN or sum(map(len, texts)) > LONG_CHARS
         self.results.pop(result.cell, None)  # so that it is the last one
         self.results[result.cell] = result
-        self._long_results += [result.cell] * (lines > LINES_SHOWN)
+        long = [cell for cell in self._long_results if cell != result.cell and cell in self.results]
+        self._long_results = [*long, result.cell] if is_long else long
         gone = self._long_results[:-MOST_LONG_RESULTS]
         self._long_results = self._long_results[-MOST_LONG_RESULTS:]
         if len(self.results) > MOST_RESULTS:

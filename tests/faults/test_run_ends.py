@@ -62,7 +62,7 @@ ROWS = {
     "raises on one": Row(
         "from arrays import *\nif me == 1:\n    raise ValueError('bad')\ntotal(x)",
         1,
-        err=("ValueError on process 1, first", 'script.py", line 3, in <module>',
+        err=("ValueError on process 1\n", 'script.py", line 3, in <module>',
              "Process 0 only waited for it at line 4."),
     ),
     "sys.exit(3) on one": Row(

@@ -358,3 +358,18 @@ def test_a_plan_is_interrupted_and_leaves_nothing(tmp_path: Path) -> None:
     ):
         jaxnb.plan("f(3)", setup=read, devices=2)
     assert set(psutil.Process().children()) == before
+
+
+@pytest.mark.thorough
+def test_a_function_that_flax_has_jitted(session: Session) -> None:
+    session.run(
+        "from flax import nnx\n"
+        "mesh = jax.make_mesh((8,), ('i',), axis_types=(jax.sharding.AxisType.Auto,))\n"
+        "make = lambda index: np.ones((8, 4), np.float32)[index]\n"
+        "x = jax.make_array_from_callback((8, 4), NamedSharding(mesh, P('i')), make)\n"
+        "model = nnx.Linear(4, 4, rngs=nnx.Rngs(0))\n"
+        "step = nnx.jit(lambda model, x: model(x).mean())\n"
+        "None"
+    )
+    (mean,) = session.collectives("step(model, x)")
+    assert (mean.kind, mean.axes, mean.shape) == ("all-reduce", ("i",), ())

@@ -84,12 +84,13 @@ def cell(
     displays: dict[int, tuple[RichOutput, ...]] | None = None,
     num_processes: int | None = None,
     compile_seconds: float = 0.0,
+    stdout: str = "",
 ) -> CellResult:
     per_process = {
         i: ProcessResult(
             process_index=i,
             value_info=value,
-            stdout="",
+            stdout=stdout,
             stderr="",
             displays=(displays or {}).get(i, ()),
             error=(errors or {}).get(i),

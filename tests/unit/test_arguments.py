@@ -121,6 +121,10 @@ def test_help_wins_over_what_else_is_wrong() -> None:
         ("--ranks 0 f(x) --timeout 3 --time", "--ranks 0 --timeout 3 --time", "f(x)"),
         ("f(x) --timeuot 3", "--timeuot 3", "f(x)"),  # which is an error then
         ("x --y", "", "x --y"),
+        ("a = 3  # as with --ranks 0", "", "a = 3  # as with --ranks 0"),
+        ("print(3) # see --ranks 0 for one", "", "print(3) # see --ranks 0 for one"),
+        ("{'a': ' --time'}", "", "{'a': ' --time'}"),
+        ("5 --ranks {k}", "--ranks {k}", "5"),
         ("!ls --time", "", "!ls --time"),
         ("files = !ls --all", "", "files = !ls --all"),
     ],

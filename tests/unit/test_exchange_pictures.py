@@ -89,14 +89,14 @@ psum_scatter over data · mesh data 4
   step 3  d→ 1111  a→ 2222      b→ 3333          c→ 4444
   after   1111     2222         3333             4444
 Every device gets its own part of the sum Σ: parts are summed on their way
-around. A step has from whom, and the sum then."""
+around. Each step: from which device, and the sum so far."""
 
 
 def test_a_collective_is_drawn_without_a_group() -> None:
     values = np.outer([1, 10, 100, 1000], [1, 2, 3, 4])
     card = jaxnb.picture("psum_scatter", mesh_shape={"data": 4}, axis="data", values=values)
     assert str(card) == SCATTERED
-    assert ">2202</td>" in card.html
+    assert "→ 2202</td>" in card.html
     assert "d→ Σ0" in str(jaxnb.picture("psum", mesh_shape=(4,), axis=0))
     first = str(jaxnb.picture("all_gather", mesh_shape=(2, 4), axis="x"))
     assert "the first of 4 groups of 2 devices" in first

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from jaxnb.cells.merge_output import LINES_SHOWN
 from jaxnb.cells.running import Collected, RunningCell
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import UsageError
@@ -25,8 +27,9 @@ from jaxnb.session.lifecycle import (
     require_room,
 )
 from jaxnb.session.results import Findings, Ran, result_of
-from jaxnb.session.work import Work
+from jaxnb.session.work import LONG_CHARS, Work
 from jaxnb.wire.messages import Exchange, Reply
+from support.cards import cell
 
 # ---------------------------------------------------------------------- its state and deaths
 
@@ -217,3 +220,22 @@ def test_a_result_is_what_came_and_what_was_found() -> None:
     assert result.errors[0].type_name == "ValueError"
     assert ran((), Findings()).cause == ""
     assert ran((), Findings(), interrupted=True).cause == "slow"
+
+
+# ---------------------------------------------------------------------- results
+
+
+def test_the_last_results_are_kept_and_of_long_ones_fewer() -> None:
+    work = Work()
+    for number in range(30):
+        work.note_result(replace(cell([None]), cell=number))
+    assert [*work.results] == [*range(10, 30)]
+    flood = cell([None], stdout="x\n" * (LINES_SHOWN + 1))
+    for number in [31] * 5 + [32, 33, 34, 35, 35]:
+        work.note_result(replace(flood, cell=number))
+    assert [n for n in work.results if n > 30] == [32, 33, 34, 35]
+    wide = cell([None], stdout="x" * (LONG_CHARS + 1))
+    work.note_result(replace(wide, cell=36))
+    assert 32 not in work.results
+    with pytest.raises(UsageError, match=r"no result of cell \[32\]"):
+        work.results[32]
