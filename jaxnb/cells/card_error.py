@@ -48,6 +48,9 @@ WELL_AFTER_SECONDS = 0.5
 
 _MOST_NAMES = 3
 
+_HEADING = re.compile(r"\A\S*-{40,}\S*\n.*Traceback \(most recent call last\).*\n")
+"""IPython's line over a traceback, and its heading: ours names the error and its processes."""
+
 _FLEETING = re.compile(
     r"(?<= at )0x[0-9a-f]{6,}|(?<=\]):\d{2,5}\b|(?<=\d\.\d\.\d\.\d):\d{2,5}\b"
     r"|(?<=localhost):\d{2,5}\b|(?<=\bpid )\d+\b",
@@ -172,7 +175,7 @@ def _body(
     """Returns a traceback with its message; of a long one the beginning, and where the rest is."""
     error, first = group.error, group.processes[0]
     plain = error.traceback or strip_ansi(error.traceback_ansi)
-    text = (error.traceback_ansi if ansi else "") or plain
+    text = _HEADING.sub("", (error.traceback_ansi if ansi else "") or plain)
     kept = _beginning(error.message)
     if group.messages:
         return f"{text.rstrip()}\n\n{_messages_text(group)}"
@@ -265,29 +268,31 @@ def error_card(result: CellResult, *, ansi: bool = False, is_whole: bool = False
         parts = list(filter(None, [odd, message, details]))
         summary = Facts(parts, f"{name}:" if odd or message else name)
         # A script's traceback may lead through modules: a line of the table alone says less.
-        table = [] if told or i or is_whole else _sides(result, error)
-        body = [] if told else table or [Pre(_body(result, group, ansi=True))]
-        folds.append(Fold(summary, body, opened=i == 0))
-        text = told or text_of(table) or _body(result, group, ansi=ansi, is_whole=is_whole)
+        said, table = ("", []) if told or i or is_whole else _sides(result, error)
+        body = [Note(said), *table] if table else [Pre(_body(result, group, ansi=True))]
+        folds.append(Fold(summary, [] if told else body, opened=i == 0))
+        text = told or _body(result, group, ansi=ansi, is_whole=is_whole)
+        if table:
+            text = f"{by_words(said)}\n{text_of(table)}"
         where = _details(groups, i, told_in=strip_ansi(text))
         heading = f"{name}: {odd}" if odd else f"{name} on {where}"
         texts.append(f"{heading}\n{text}")
     return card_of(Either(folds, "\n\n".join(texts)), tone="error")
 
 
-def _sides(result: CellResult, error: ProcessError) -> list[Block]:
-    """Returns who was about to do what, where they do not agree; none if that is not known."""
+def _sides(result: CellResult, error: ProcessError) -> tuple[str, list[Block]]:
+    """Returns what has not run, and a table of who was about to do what; none if not known."""
     parted = result.divergence
     _, nothing_ran, trust = error.message.rpartition(NOTHING_RAN)
     rows = rows_of(parted.sides) if parted is not None and nothing_ran else []
     if not rows or parted is None:
-        return []
+        return "", []
     differ = differing_arguments(parted.sides).rstrip("; ")
     number = f"Dispatch {parted.number} of {the_cell()}" if parted.number else "It"
     said = f"{number} has run on none{trust}{f' {capitalized(differ)}.' if differ else ''}"
     columns = [Column("process"), Column("line", ">"), Column("was to dispatch", least=20),
                Column("code", least=12, optional=True)]  # fmt: skip
-    return [Note(said), Table(columns, rows)]
+    return said, [Table(columns, rows)]
 
 
 def only_waited(group: ErrorGroup, groups: Sequence[ErrorGroup]) -> bool:

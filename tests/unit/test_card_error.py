@@ -58,8 +58,8 @@ def test_processes_that_do_not_agree_are_a_table():
     card = card_error.error_card(result)
     assert card.text == (
         "DivergenceError: process 2 differs from the others\n"
-        "Dispatch 1 of the cell has run on none, so no process waits, and earlier results\n"
-        "are valid.\n"
+        "Dispatch 1 of the cell has run on none, so no process waits, and earlier\n"
+        "results are valid.\n"
         "  process  line  was to dispatch  code\n"
         "  0-1         3  jit(f)           f(x)\n"
         "  2           5  jit(g)           g(x)"
