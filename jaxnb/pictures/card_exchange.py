@@ -187,7 +187,7 @@ def _arrived(step: Sequence[Arrival], place: int, label: _Labels) -> Box:
         return _NOWHERE
     source, piece = label.name(each.source), label(each.piece)
     title = f"{label.name(place)} gets it from {source}, and then has {piece}"
-    return Box([f"{source} → {piece}"], _color(each.piece), title, f"{source}→ {piece}")
+    return Box([f"{source}→ {piece}"], _color(each.piece), title, f"{source}→ {piece}")
 
 
 def _text(found: Exchange, rows: Sequence[str], label: _Labels) -> str:

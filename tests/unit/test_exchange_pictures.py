@@ -96,7 +96,7 @@ def test_a_collective_is_drawn_without_a_group() -> None:
     values = np.outer([1, 10, 100, 1000], [1, 2, 3, 4])
     card = jaxnb.picture("psum_scatter", mesh_shape={"data": 4}, axis="data", values=values)
     assert str(card) == SCATTERED
-    assert "→ 2202</td>" in card.html
+    assert "d→ 2202</td>" in card.html
     assert "d→ Σ0" in str(jaxnb.picture("psum", mesh_shape=(4,), axis=0))
     first = str(jaxnb.picture("all_gather", mesh_shape=(2, 4), axis="x"))
     assert "the first of 4 groups of 2 devices" in first
