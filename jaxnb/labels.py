@@ -89,6 +89,10 @@ def format_count(count: int) -> str:
     return f"{count:,}".replace(",", " ")
 
 
+LOST = "it is lost"
+"""Why a value was not compared that a recovery has lost."""
+
+
 def short_number(value: Any) -> str:
     """Returns a number in few characters: a whole one below a million in full, else four digits.
 

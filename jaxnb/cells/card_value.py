@@ -21,7 +21,7 @@ from jaxnb.display.blocks import Either, Facts, Fold, Note, Shown
 from jaxnb.display.card import NOTHING, Card, by_process_block, card_of, stacked
 from jaxnb.display.markup import Said, View, grouped, is_rich, needs_front_end, shown_alike, view_of
 from jaxnb.display.text import labelled
-from jaxnb.labels import Outputs, plural, processes_label, ranks_label
+from jaxnb.labels import LOST, Outputs, plural, processes_label, ranks_label
 from jaxnb.model.arrays import ArrayInfo
 from jaxnb.model.cells import RichOutput, ValueInfo
 
@@ -210,6 +210,8 @@ def _difference_note(result: CellResult, rows: list[Said], outputs: str) -> str:
     if result.agreement is Agreement.UNCOMPARED and outputs == "merged":
         shown = "shown the same" if len(rows) == 1 else "shown by process"
         notes = [r.value_info.digest_note for r in result.per_process.values() if r.value_info]
+        if len(rows) == 1 and set(notes) == {LOST}:
+            return f"lost on {processes_label(result.per_process)}"
         why = next(filter(None, notes), "objects of this type have no bytes that could be compared")
         return f"{shown}; {why}"
     return ""

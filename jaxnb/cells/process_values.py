@@ -16,12 +16,12 @@ from jaxnb.arrays.blocks import differing
 from jaxnb.arrays.lost import LostArray
 from jaxnb.arrays.process_canonical import MAX_VISITED, TooManyError, in_one_order
 from jaxnb.arrays.process_pulls import NotFoundError, layout_of_value
+from jaxnb.labels import LOST
 from jaxnb.model.arrays import MAX_DIGEST_BYTES
 from jaxnb.model.cells import ValueInfo
 
 TOO_LARGE = f"it is too large to be compared (over {MAX_DIGEST_BYTES >> 20} MiB)"
 TOO_MANY = f"it has sets, and over {MAX_VISITED} parts"
-LOST = "it is lost; what processes still have of it was not compared"
 LOST_IN_IT = "arrays in it that are lost were not compared"
 PARTS = "a part of it cannot be pickled, so nothing of it was compared"
 DELETED_IN_IT = "arrays in it are deleted"
