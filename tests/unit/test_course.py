@@ -103,6 +103,14 @@ def test_each_exercise_has_a_solution_and_each_known_mistake_its_code() -> None:
         assert re.search(rf"\b{each.define}\b", each.setup + each.call), name
 
 
+def test_each_exercise_is_in_one_notebook() -> None:
+    named = []
+    for name, data in writing.course_files(solutions=False).items():
+        if name.endswith(".ipynb"):
+            named += sorted(set(re.findall(r"\bcourse\.(\w+)", data.decode())))
+    assert sorted(named) == sorted(course.exercises())
+
+
 def test_exercises_are_found_by_name_and_listed() -> None:
     assert course.all_gather is course.exercises()["all_gather"]
     assert "all_gather" in dir(course)
