@@ -83,7 +83,7 @@ def _time(seconds: float) -> str:
 
 
 def _notes(report: CompiledReport) -> list[str]:
-    notes = ["Links carry what each device sends; latency is left out."]
+    notes = ["Links carry what each device sends; latency and memory are left out."]
     if report.has_loops:
         notes.append("XLA counts the body of a loop once: computing takes longer.")
     if any(each.count is None for each in report.collectives):
