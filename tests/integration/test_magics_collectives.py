@@ -96,7 +96,12 @@ def test_a_line(nb: Notebook) -> None:
     assert again.text.startswith("jit(sum) · 4 devices · mesh x 4 · 1 collective")
     assert "<b>jit(sum)</b>" in again.html
     shown = nb.good("%spmd_collectives jnp.sum(x) --show --flops 1e12 --bandwidth x=1e9")
-    for said in ("all-reduce (psum) over x", "step 1", "from each device (row)", "bound by"):
+    for said in (
+        "all-reduce (psum) over x",
+        "too small to be cut",
+        "from each device (row)",
+        "bound by",
+    ):
         assert said in shown.text
     assert "--bandwidth goes with" in nb.bad("%spmd_collectives jnp.sum(x) --bandwidth x=1e9")
     lines = "%%spmd_collectives\njnp.sum(\n    x, axis=0\n)"
