@@ -23,12 +23,14 @@ def by_words(text: str) -> str:
 
     Lines that begin with blanks are code, or stand below something.
     """
-    return "\n".join(
+    lines = text.replace("cell [", "cell\0[").split("\n")  # which is one word to who reads it
+    broken = (
         x
         if len(x) <= WIDTH or x[:1].isspace()
         else textwrap.fill(x, WIDTH, break_long_words=False, break_on_hyphens=False)
-        for x in text.split("\n")
+        for x in lines
     )
+    return "\n".join(broken).replace("cell\0[", "cell [")
 
 
 class JaxnbError(Exception):
