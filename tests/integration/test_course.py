@@ -66,6 +66,23 @@ def test_a_check_leaves_nothing_behind(session: Session, exercise: Exercise) -> 
     assert "my_all_gather" not in session.history[-1].code
 
 
+def test_the_student_s_settings_make_no_difference(session: Session, exercise: Exercise) -> None:
+    count = "def my_counts(x, axis):\n    return jax.lax.psum(jnp.bincount(x, length=8), axis)\n"
+    mesh = 'jax.set_mesh(jax.make_mesh((4, 2), ("a", "b")))\n'
+    settings = "bool(jax.config.jax_enable_x64), jax.sharding.get_mesh().axis_names"
+    try:
+        session.run(f"jax.config.update('jax_enable_x64', True)\n{mesh}{count}{SOLVED['halo']}")
+        assert course.histogram.check(session), course.histogram.last
+        assert course.halo.check(session), course.halo.last
+        assert session.run(settings).value == (True, ("a", "b"))
+        session.run("jax.config.update('jax_enable_x64', False)\n_ = jax.set_mesh(None)")
+        session.run(answer("jax.config.update('jax_enable_x64', True)\n    return x"))
+        exercise.check(session)
+        assert session.run(settings).value == (False, ())
+    finally:
+        session.run("jax.config.update('jax_enable_x64', False)\n_ = jax.set_mesh(None)")
+
+
 def test_each_failed_try_gives_one_more_hint(session: Session, exercise: Exercise) -> None:
     session.run(answer("return x + 1"))
     assert exercise.check(session).hint == exercise.hints[0]
@@ -94,6 +111,7 @@ def test_what_is_not_defined_is_asked_for(session: Session, exercise: Exercise) 
         ("if process_index == 2: return jnp.tile(x, (8, 1))\n    "
          "return jax.lax.all_gather(x, axis, tiled=True)",
          "The processes diverged: process 2 differs from the others", "diverged"),
+        ("raise BaseException('mine')", "Processes 0-3 raised BaseException: mine", ""),
         ("return float(x[0, 0])", "Processes 0-3 raised ConcretizationTypeError", "tracer"),
         ("return x", "On processes 0-3, the answer has another shape", ""),
         ("return (x, x)", "On processes 0-3, the answer has another structure", ""),
