@@ -81,6 +81,7 @@ class Exercise:
         listed: The name that a notebook knows it by: ``"course.all_gather"``.
         tries: How many checks have failed.
         last: What the last check said.
+        passed: A check has passed; it stays so.
     """
 
     name: str
@@ -103,17 +104,13 @@ class Exercise:
     listed: str = ""
     tries: int = field(default=0, init=False)
     last: Verdict | None = field(default=None, init=False)
+    passed: bool = field(default=False, init=False)
 
     @property
     def define(self) -> str:
         """The name that the student has to define."""
         found = re.search(r"^(?:def\s+|class\s+)?(\w+)\s*[(:=]", self.start, re.MULTILINE)
         return found[1] if found else ""
-
-    @property
-    def passed(self) -> bool:
-        """Whether the last check has passed."""
-        return bool(self.last)
 
     @property
     def label(self) -> str:
@@ -138,6 +135,7 @@ class Exercise:
         began = time.monotonic()
         verdict = self._checked(session)
         self.last = self._ended(verdict, time.monotonic() - began)
+        self.passed |= verdict.passed
         return self.last
 
     def hint(self) -> Card:

@@ -32,7 +32,7 @@ def answer(code: str) -> str:
 def exercise() -> Exercise:
     """The exercise `all_gather`, not tried yet."""
     given = course.all_gather
-    given.tries, given.last = 0, None
+    given.tries, given.last, given.passed = 0, None, False
     return given
 
 
@@ -50,6 +50,7 @@ def test_the_solution_passes_and_mistakes_get_their_hints(name: str, session: Se
         verdict = given.check(session)
         assert not verdict, wrong.name
         assert (verdict.known, verdict.hint) == (wrong.name, wrong.hint), verdict
+        assert given.passed
         assert session.state == "ready"
 
 
@@ -61,6 +62,7 @@ def test_a_check_leaves_nothing_behind(session: Session, exercise: Exercise) -> 
     verdict = exercise.check(session)
     assert verdict, verdict
     assert verdict.sent == exercise.budget == 7 * 16
+    assert exercise.passed
     assert session.run(names).value == before
     assert session.run("x, mesh, f, put, P, int").value == (7,) * 6
     assert "my_all_gather" not in session.history[-1].code
@@ -86,6 +88,7 @@ def test_the_student_s_settings_make_no_difference(session: Session, exercise: E
 def test_each_failed_try_gives_one_more_hint(session: Session, exercise: Exercise) -> None:
     session.run(answer("return x + 1"))
     assert exercise.check(session).hint == exercise.hints[0]
+    assert not exercise.passed
     assert str(exercise.hint()).startswith(exercise.hints[0])
     assert "1 more hint" in str(exercise.hint())
     assert exercise.check(session).hint == exercise.hints[1]

@@ -95,6 +95,7 @@ def test_each_exercise_has_a_solution_and_each_known_mistake_its_code() -> None:
     assert parts(SOLUTIONS).keys() == exercises.keys()
     wrong = {f"{each.name}: {wrong.name}" for each in exercises.values() for wrong in each.wrong}
     assert parts(SOLUTIONS / "wrong").keys() == wrong
+    assert len({each.define for each in exercises.values()}) == len(exercises)
     for name, each in exercises.items():
         assert each.wrong, name
         assert each.hints, name

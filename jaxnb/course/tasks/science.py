@@ -15,13 +15,15 @@ Array = np.ndarray[Any, Any]
 Q, K, V = np.sin(table(16, 4)), np.cos(table(16, 4) * 0.7), np.sin(table(16, 4) * 0.3) * 4
 SCORES = Q @ K.T / 2
 
-_ATTENTION = mapped(
-    "my_attention",
-    'P("i")',
-    q=("np.sin(table(16, 4))", '"i"'),
-    k=("np.cos(table(16, 4) * 0.7)", '"i"'),
-    v=("np.sin(table(16, 4) * 0.3) * 4", '"i"'),
-)
+
+def _attending(define: str) -> str:
+    return mapped(
+        define,
+        'P("i")',
+        q=("np.sin(table(16, 4))", '"i"'),
+        k=("np.cos(table(16, 4) * 0.7)", '"i"'),
+        v=("np.sin(table(16, 4) * 0.3) * 4", '"i"'),
+    )
 
 
 def _softmax(scores: Array) -> Array:
@@ -151,8 +153,8 @@ def part(rows):
     Exercise(
         name="ring_attention",
         task="Compute softmax(q @ k.T / 2) @ v of sharded q, k and v, passing k and v around.",
-        start="def my_attention(q, k, v, axis):\n    # each (2, 4) on a device\n    ...",
-        setup=_ATTENTION,
+        start="def my_ring_attention(q, k, v, axis):\n    # each (2, 4) on a device\n    ...",
+        setup=_attending("my_ring_attention"),
         call="f(q, k, v)",
         want=_attention(np.ones((16, 16), bool)),
         budget=8 * 64,  # a loop may pass them on a last time
@@ -179,8 +181,9 @@ def part(rows):
         name="causal_attention",
         task="Compute the attention of `ring_attention`, with each row seeing itself and earlier "
         "rows only.",
-        start="def my_attention(q, k, v, axis):\n    # row r of device d is row 2 * d + r\n    ...",
-        setup=_ATTENTION,
+        start="def my_causal_attention(q, k, v, axis):\n"
+        "    # row r of device d is row 2 * d + r\n    ...",
+        setup=_attending("my_causal_attention"),
         call="f(q, k, v)",
         want=_attention(CAUSAL),
         budget=8 * 64,  # a loop may pass them on a last time
@@ -421,13 +424,13 @@ def part(rows):
         name="pmap_step",
         task="Rewrite a training step of `pmap`: copies of w on all devices, `pmean` of the "
         "gradient, w - 0.1 gradient. Return one w.",
-        start="def my_step(w, x, y):\n"
+        start="def my_pmap_step(w, x, y):\n"
         "    # under jit; w: (2,), replicated; x, y: split by rows; no mesh needed\n"
         "    # the loss is mean((x @ w - y) ** 2)\n    ...",
         setup=f"""{LINE}{PUT}x = put(table(16, 2) / 16, "i")
 y = put(np.sin(table(16, 1))[:, 0], "i")
 w = put(np.array([0.5, -0.25], np.float32))
-f = jax.jit(my_step)
+f = jax.jit(my_pmap_step)
 """,
         call="f(w, x, y)",
         want=_STEPPED,

@@ -67,11 +67,11 @@ EXERCISES = (
     Exercise(
         name="mean_gradient",
         task="Return the gradient of the mean squared error over all rows, equal on all devices.",
-        start="def my_gradient(w, x, y, axis):\n"
+        start="def my_mean_gradient(w, x, y, axis):\n"
         "    # w: (2,) on all; x: (2, 2), y: (2,) on a device\n"
         "    # the loss is mean((x @ w - y) ** 2)\n    ...",
         setup=f"""{LINE}{PUT}{_DATA}f = jax.jit(jax.shard_map(
-    lambda w, x, y: my_gradient(w, x, y, "i"), mesh=mesh,
+    lambda w, x, y: my_mean_gradient(w, x, y, "i"), mesh=mesh,
     in_specs=(P(), P("i"), P("i")), out_specs=P()))
 """,
         call="f(w, x, y)",
@@ -224,12 +224,12 @@ EXERCISES = (
         name="accumulate",
         task="Sum the gradients of four microbatches on each device, and of all devices, with one "
         "all-reduce.",
-        start="def my_gradient(w, x, axis):\n"
+        start="def my_accumulate(w, x, axis):\n"
         "    # x: (4, 2, 16); the loss of a microbatch is sum(tanh(x[m] @ w))\n    ...",
         setup=f"""{LINE}{PUT}x = put(np.sin(table(32, 32)).reshape(32, 2, 16), "i")
 w = np.cos(table(16, 1))[:, 0]
 f = jax.jit(jax.shard_map(
-    lambda w, x: my_gradient(w, x, "i"), mesh=mesh, in_specs=(P(), P("i")), out_specs=P()))
+    lambda w, x: my_accumulate(w, x, "i"), mesh=mesh, in_specs=(P(), P("i")), out_specs=P()))
 """,
         call="f(w, x)",
         want=np.einsum(
@@ -263,9 +263,10 @@ f = jax.jit(jax.shard_map(
         name="fsdp_gradient",
         task="Gather w to use it, and return the gradient of the sum over all devices of "
         "`tanh(x @ w)`, of the rows of w that the device has.",
-        start="def my_gradient(w, x, axis):\n    # shapes on a device: (2, 4) and (1, 16)\n    ...",
+        start="def my_fsdp_gradient(w, x, axis):\n"
+        "    # shapes on a device: (2, 4) and (1, 16)\n    ...",
         setup=mapped(
-            "my_gradient",
+            "my_fsdp_gradient",
             'P("i")',
             w=("np.cos(table(16, 4))", '"i"'),
             x=("np.sin(table(8, 16))", '"i"'),
