@@ -19,6 +19,7 @@ from jaxnb.display.card import Card
 from jaxnb.errors import CellTimeoutError, ProcessDiedError, UsageError
 from jaxnb.labels import capitalized, one_line, processes_label
 from jaxnb.model.compiled import CompiledReport, NotCompiled
+from jaxnb.recovery import hooks
 from jaxnb.session import Session
 
 MOST_CHARS = 400
@@ -127,7 +128,8 @@ class Exercise:
             session: The group; by default the notebook's.
 
         Raises:
-            UsageError: There is no group, or it has another number of devices.
+            UsageError: There is no group, or it has another number of devices; or the exercise's
+                own code is wrong.
             SessionBrokenError: A process of the group had died before.
         """
         session = session or _session_of_notebook()
@@ -193,6 +195,11 @@ class Exercise:
         answers: dict[int, Answer] = {each.process_index: each.value for each in ended}
         if missing := [i for i, answer in answers.items() if answer.is_missing]:
             return self._missing(missing, len(result.per_process))
+        if mistakes := [answer.mistake for answer in answers.values() if answer.mistake]:
+            raise UsageError(
+                f"The exercise {self.name} is wrong, not the answer: {mistakes[0]}. Nothing was "
+                "checked. Correct its `setup`, `call` or `sharding`."
+            )
         verdict = self._raised(result) if result.errors else self._wrong_values(answers)
         if verdict is None:
             verdict = self._program(answers)
@@ -247,14 +254,15 @@ class Exercise:
                 return self._exceeds(said, "compile")
         if len({each.fingerprint for each in programs}) > 1:
             return self._exceeds("the processes compile different programs", "diverged")
-        said = f"equal to NumPy on {len(answers)} processes"
+        said = f"right on {len(answers)} processes"
         if not programs:
             return Verdict(said, passed=True)
         program = programs[0]
         for each in program.collectives:
             if each.kind in self.forbidden:
                 at = f" at {each.source}" if each.source else ""
-                return self._exceeds(f"the program has an {each.kind}{at}", each.kind)
+                article = "an" if each.kind.startswith("a") else "a"
+                return self._exceeds(f"the program has {article} {each.kind}{at}", each.kind)
         sent = sum(total.bytes for total in program.totals)
         if self.budget is not None and sent > self.budget:
             said = f"each device sends {sent} B, and {self.budget} B are enough"
@@ -295,10 +303,15 @@ def _session_of_notebook() -> Session:
     from jaxnb.magics.spmd import SESSION_NAME  # IPython, which a script does without
 
     found = getattr(sys.modules["__main__"], SESSION_NAME, None)
+    if hooks.is_in_process():
+        raise UsageError(
+            "This cell runs on the processes. Nothing was checked. Check in a plain cell (one that "
+            "begins with `%%local`, if `%spmd_auto` is on): that asks all processes."
+        )
     if not isinstance(found, Session):
         raise UsageError(
-            "There is no group of processes here. Nothing was checked. In the notebook (a plain "
-            "cell, or `%%local`), type `%spmd_start -n 4 --devices-per-process 2` first; in a "
-            "script, pass the session: `check(session)`."
+            "There is no group of processes here. Nothing was checked. In a notebook, type "
+            "`%spmd_start -n 4 --devices-per-process 2` first; in a script, pass the session: "
+            "`check(session)`."
         )
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -51,12 +52,16 @@ def answer(label: str, setup: str, call: str, define: str, sharding: str, compil
             exec(compile(setup.strip(), file, "exec"), names)
             lines = "\n" * (setup.strip().count("\n") + 1)
             value = jax.block_until_ready(eval(compile(f"{lines}{call}", file, "eval"), names))
-            wanted = eval(sharding, names) if sharding else None
+            layout = compile(f"{lines}\n{sharding or None}", file, "eval")
+            wanted = eval(layout, names)
             leaves, _ = jax.tree_util.tree_flatten_with_path(value)
             found = {jax.tree_util.keystr(path): leaf_of(leaf, wanted) for path, leaf in leaves}
             report = compile_call(parse_call(call), names, file) if compiles else None
         return Answer(found, report)
     except BaseException as error:  # a KeyboardInterrupt too
+        # What else is raised there may be because the student's function has returned nonsense.
+        if isinstance(error, NameError | SyntaxError) and _raised_in(error) in (file, __file__):
+            return Answer({}, mistake=f"{type(error).__name__}: {error}")
         raise error.with_traceback(_from_student(error.__traceback__)) from None
     finally:
         names.clear()  # functions of the code refer to it: arrays would outlive the check
@@ -72,6 +77,12 @@ def _as_at_start() -> Iterator[None]:
             yield
     finally:  # the answer may have changed it
         jax.config.update("jax_enable_x64", x64)
+
+
+def _raised_in(error: BaseException) -> str:
+    """Returns the file of the innermost line that an error has come through."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_code.co_filename
 
 
 def _from_student(trace: TracebackType | None) -> TracebackType | None:

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -175,15 +176,40 @@ MESH = 'NamedSharding(jax.make_mesh((8,), ("i",)), {})'
          "deleted or donated"),
         ("def keep(x):\n    global my_array\n    my_array = x\n    return x\n"
          "_ = jax.jit(keep)(jnp.zeros((8, 2)))", "a tracer"),
-        (f"my_array = jnp.zeros((8, 2), device={MESH.format('P(chr(105))')})", "equal to NumPy"),
+        (f"my_array = jnp.zeros((8, 2), device={MESH.format('P(chr(105))')})", "right on 4"),
     ],
 )  # fmt: skip
 def test_a_teacher_s_own_exercise_checks_the_layout(code: str, said: str, session: Session) -> None:
     session.run(code)
     verdict = OWN.check(session)
     assert said in str(verdict)
-    assert verdict.passed == (said == "equal to NumPy")
+    assert verdict.passed == (said == "right on 4")
     assert_usable(session)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"setup": "shape = size"}, {"setup": "shape ="}, {"call": "my_arrays"}, {"sharding": "Q()"}],
+)
+def test_a_teacher_s_mistake_is_not_the_student_s(wrong: Any, session: Session) -> None:
+    session.run("my_array = np.zeros((8, 2), np.float32)")
+    given = replace(OWN, **wrong)
+    with pytest.raises(UsageError, match="The exercise mine is wrong, not the answer: "):
+        given.check(session)
+    assert given.tries == 0
+    assert_usable(session)
+
+
+def test_a_student_s_name_error_is_the_student_s(session: Session, exercise: Exercise) -> None:
+    session.run(answer("return y"))
+    assert "NameError: name 'y' is not defined" in exercise.check(session).said
+
+
+def test_a_cell_on_the_processes_says_where_to_check(session: Session) -> None:
+    result = session.run(
+        "from jaxnb import course\ncourse.all_gather.check()", raise_on_error=False
+    )
+    assert "Check in a plain cell" in result.errors[0].message
 
 
 def test_memory_may_have_a_budget(session: Session) -> None:

@@ -68,7 +68,8 @@ def test_the_first_row_that_differs_is_named() -> None:
     [
         ({}, "has another structure", "nothing (None)", "one array"),
         ({"[0]": leaf(WANT)}, "has another structure", "answer[0]", "one array"),
-        ({"": leaf(WANT[:2])}, "has another shape", "(2, 2)", "(4, 2)"),
+        ({"": leaf(WANT[:2])}, "has another shape, all devices' parts together",
+         "(2, 2)", "(4, 2)"),
         ({"": leaf(WANT, dtype="bfloat16")}, "has another dtype", "bfloat16", "float32"),
         ({"": leaf(WANT, dtype="float64")}, "has another dtype", "float64", "float32"),
         ({"": leaf(WANT, type_name="function", dtype="", shards=())}, "is not an array",
@@ -125,7 +126,8 @@ def test_a_verdict_s_hint_is_folded_and_its_text_escaped() -> None:
     assert "details" in tags.seen
     assert "script" not in tags.seen
     assert "think" not in str(verdict)
-    assert "Type `exercise.hint()` for a hint." in str(verdict)
+    assert "Call its method `hint()` for a hint." in str(verdict)
+    assert len(str(Verdict("said", printed="y" * 200_000))) < 1000
     passed = Verdict("equal", passed=True, sent=112, budget=128, name="n")
     assert str(passed).startswith("✓ n · equal · each device sends 112 B of 128 B")
     assert passed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from jaxnb.course.exercise import Exercise
@@ -20,6 +22,11 @@ ROUTES = np.arange(16) * 5 % 8
 
 _SHARED = SQUARE.reshape(4, 2, 8)
 
+
+def _mesh(sizes: tuple[int, int], *names: str) -> dict[str, Any]:
+    return {"processes": np.repeat(np.arange(4), 2).reshape(sizes), "names": names}
+
+
 EXERCISES = (
     Exercise(
         name="grid_mesh",
@@ -27,21 +34,21 @@ EXERCISES = (
         "of each.",
         start="my_mesh = ...",
         setup="place = np.vectorize(lambda device: device.process_index)\n",
-        call="(place(my_mesh.devices), *my_mesh.axis_names)",
+        call="{'processes': place(my_mesh.devices), 'names': my_mesh.axis_names}",
         own=True,
         processes=4,
-        want=(np.repeat(np.arange(4), 2).reshape(4, 2), "data", "model"),
+        want=_mesh((4, 2), "data", "model"),
         wrong=(
             Wrong(
                 "across",
                 "The devices of a process are along data: the last axis of a mesh goes over "
                 "neighbouring devices, so make a mesh of 4 × 2.",
-                value=(np.repeat(np.arange(4), 2).reshape(2, 4), "data", "model"),
+                value=_mesh((2, 4), "data", "model"),
             ),
             Wrong(
                 "names",
                 "The sizes are right, and the names are in the other order.",
-                value=(np.repeat(np.arange(4), 2).reshape(4, 2), "model", "data"),
+                value=_mesh((4, 2), "model", "data"),
             ),
         ),
         hints=("`jax.make_mesh(sizes, names, axis_types=…)`", "Four processes, two devices each."),
@@ -150,7 +157,7 @@ EXERCISES = (
         name="shard_mean",
         task="Return the mean of each shard of an array split by data and model, without moving "
         "anything (from the scaling book).",
-        start="def my_means(x):\n    # under jit: x is 8 × 8, on a mesh of 4 × 2\n    ...",
+        start="def my_means(x):\n    # under jit: x is 8 × 8, mesh 4 × 2; returns (4, 2)\n    ...",
         setup=f'{GRID}{PUT}x = put(table(8, 8), "data", "model")\nf = jax.jit(my_means)\n',
         call="f(x)",
         want=MEANS,
@@ -332,13 +339,13 @@ EXERCISES = (
         task="Make a jitted `my_donate(x)` that returns x / 2 in the memory of x.",
         start="my_donate = ...",
         setup=f'{LINE}{PUT}x = put(table(16, 2), "i")\n',
-        call="(my_donate(x), x.is_deleted())",
-        want=(ROWS / 2, True),
+        call="{'result': my_donate(x), 'x is deleted': x.is_deleted()}",
+        want={"result": ROWS / 2, "x is deleted": True},
         wrong=(
             Wrong(
                 "kept",
                 "x still has its memory: `jax.jit(…, donate_argnums=0)`.",
-                value=(ROWS / 2, False),
+                value={"result": ROWS / 2, "x is deleted": False},
             ),
         ),
         hints=("`jax.jit` can be told that an argument is not used afterwards.",),

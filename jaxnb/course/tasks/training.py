@@ -47,6 +47,11 @@ def _stages(batch: Array) -> Array:
     return batch
 
 
+def _padded(rows: int, length: int) -> tuple[Array, Array]:
+    mask = (np.arange(length) < rows) * 1.0
+    return np.repeat(mask.astype(np.float32)[:, None], 2, 1), mask
+
+
 def _at_last(rows: Array) -> Array:
     return np.concatenate([np.zeros((28, 3), np.float32), rows])
 
@@ -169,31 +174,19 @@ EXERCISES = (
         task="Pad rows with zeros until n divides their number; return them and a mask.",
         start="def my_pad(rows, n):\n    # the mask is 1.0 for a row, 0.0 for padding\n    ...",
         setup="",
-        call="[my_pad(np.ones((10, 2), np.float32), 8), my_pad(np.ones((8, 2), np.float32), 8)]",
+        call="{f'{k} rows': my_pad(np.ones((k, 2), np.float32), 8) for k in (10, 8)}",
         own=True,
-        want=[
-            (np.pad(np.ones((10, 2), np.float32), ((0, 6), (0, 0))), (np.arange(16) < 10) * 1.0),
-            (np.ones((8, 2), np.float32), np.ones(8)),
-        ],
+        want={"10 rows": _padded(10, 16), "8 rows": _padded(8, 8)},
         wrong=(
             Wrong(
                 "full",
                 "When n divides the number of rows, nothing is to be added: `-len(rows) % n`.",
-                value=[
-                    (
-                        np.pad(np.ones((10, 2), np.float32), ((0, 6), (0, 0))),
-                        (np.arange(16) < 10) * 1.0,
-                    ),
-                    (
-                        np.pad(np.ones((8, 2), np.float32), ((0, 8), (0, 0))),
-                        (np.arange(16) < 8) * 1.0,
-                    ),
-                ],
+                value={"10 rows": _padded(10, 16), "8 rows": _padded(8, 16)},
             ),
             Wrong(
                 "dropped",
                 "The last rows are gone: they are to be kept, and others added.",
-                value=[(np.ones((8, 2), np.float32), np.ones(8))] * 2,
+                value={"10 rows": _padded(8, 8), "8 rows": _padded(8, 8)},
             ),
         ),
         hints=("`-len(rows) % n` rows are missing.", "`np.pad(rows, ((0, missing), (0, 0)))`"),
