@@ -27,6 +27,8 @@ MOST_CHARS = 400
 
 CHECK = "__import__('jaxnb.course.process_check', fromlist=['answer']).answer"
 
+UNEQUAL = "out_specs which require replication"
+"""In JAX's error for a result that may differ where `out_specs` says that it does not."""
 
 EVERYWHERE = (
     Wrong(
@@ -40,6 +42,12 @@ EVERYWHERE = (
         "axis",
         "Collectives take the name of an axis of the mesh. Which name is the function given?",
         raises=r"unbound axis|assert set\(new_axes\)",
+    ),
+    Wrong(
+        "unequal",
+        "The result has to be equal on all devices, and JAX has to know that it is: of what "
+        "`psum`, `pmean`, `pmax` and `pmin` give it does, of what `all_gather` gives it does not.",
+        raises=UNEQUAL,
     ),
     Wrong(
         "tracer",
@@ -228,6 +236,9 @@ class Exercise:
         who = {process for processes in causes.values() for process in processes}
         text = "\n".join((said, *(result.errors[process].traceback for process in who)))
         known = self._known(lambda wrong: wrong.raises and re.search(wrong.raises, text))
+        if UNEQUAL in text and "out_specs" in self.setup:  # of which the student knows nothing
+            said = "for JAX, the result may differ between devices on which it has to be equal"
+            return Verdict(capitalized(said), wrong=known)
         if all(result.errors[process].type_name == "DivergenceError" for process in who):
             said = ": ".join(filter(None, ["The processes diverged", odd_text(result)]))
         return Verdict(capitalized(said), wrong=known, result=result)

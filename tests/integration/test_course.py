@@ -212,6 +212,16 @@ def test_a_cell_on_the_processes_says_where_to_check(session: Session) -> None:
     assert "Check in a plain cell" in result.errors[0].message
 
 
+def test_what_is_gathered_is_not_equal_for_jax(session: Session) -> None:
+    session.run(
+        "def my_norm(gradient, axis):\n"
+        "    return jnp.linalg.norm(jax.lax.all_gather(gradient, axis, tiled=True))"
+    )
+    verdict = course.global_norm.check(session)
+    assert verdict.known == "unequal"
+    assert "check_vma" not in str(verdict)
+
+
 def test_memory_may_have_a_budget(session: Session) -> None:
     frugal = Exercise(
         name="frugal",

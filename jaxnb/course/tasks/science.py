@@ -78,13 +78,13 @@ def _by_block() -> Array:
 RODS = np.sin(table(16, 3) ** 1.2).astype(np.float32) + 1
 
 
-def _heat(*, stale: bool = False, closed: bool = True) -> Array:
+def _heat(*, stale: bool = False, closed: bool = True, along: int = 1) -> Array:
     """Returns rods after ten steps, rows being neighbours."""
     blocks = RODS.reshape(8, 2, 3).astype(np.float64)
     halos = None
     for _ in range(10):
         if halos is None or not stale:
-            above, below = np.roll(blocks[:, -1:], 1, 0), np.roll(blocks[:, :1], -1, 0)
+            above, below = np.roll(blocks[:, -1:], along, 0), np.roll(blocks[:, :1], -along, 0)
             if not closed:
                 above[0] = below[-1] = 0
             halos = above, below
@@ -262,6 +262,11 @@ def part(rows):
                 value=_heat(stale=True),
             ),
             Wrong(
+                "block",
+                "Each block is closed on itself: the rows next to its edges are on other devices.",
+                value=_heat(along=0),
+            ),
+            Wrong(
                 "open",
                 "Heat is lost at the ends: the last row is the neighbour of the first.",
                 value=_heat(closed=False),
@@ -367,7 +372,8 @@ def part(rows):
             ),
             Wrong(
                 "own",
-                "Each device has counted its own numbers: sum over all.",
+                "If each device has counted its own numbers, sum over all. What `all_gather` gives "
+                "may differ between devices for JAX, and what `psum` gives does not.",
                 raises="out_specs",
             ),
         ),

@@ -47,6 +47,10 @@ def _stages(batch: Array) -> Array:
     return batch
 
 
+def _keys(of_one: int, of_two: int) -> dict[str, Any]:
+    return {"keys of seed 0": of_one, "of seeds 0 and 1": of_two, "same again": True}
+
+
 def _padded(rows: int, length: int) -> tuple[Array, Array]:
     mask = (np.arange(length) < rows) * 1.0
     return np.repeat(mask.astype(np.float32)[:, None], 2, 1), mask
@@ -96,8 +100,8 @@ EXERCISES = (
             ),
             Wrong(
                 "own",
-                "Devices have different gradients, and `out_specs=P()` says that they are equal: "
-                "take the mean over the axis.",
+                "For JAX, devices may have different gradients, and `out_specs=P()` says that they "
+                "are equal: `pmean` over the axis. What `all_gather` gives may differ for JAX.",
                 raises="out_specs",
             ),
         ),
@@ -130,6 +134,12 @@ EXERCISES = (
                 ),
             ),
             Wrong(
+                "nan",
+                "A device without rows divides 0 by 0. Nor is a mean of means right: sum the "
+                "losses and the mask over all, then divide.",
+                value=np.float32(np.nan),
+            ),
+            Wrong(
                 "padding",
                 "The padding counts too: divide by the number of rows whose mask is 1.",
                 value=((table(16, 1) / 4) ** 2)[:11, 0].sum() / 16,
@@ -145,26 +155,33 @@ EXERCISES = (
         "def data(key):\n"
         "    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)\n"
         "    return np.asarray(jax.random.key_data(key) if typed else key)\n"
-        "def distinct(seed):\n"
-        "    keys = multihost_utils.process_allgather(data(my_key(seed)))\n"
-        "    return len({bytes(key) for key in np.asarray(keys)})\n"
-        "same = np.array_equal(data(my_key(0)), data(my_key(0)))\n"
-        "other = not np.array_equal(data(my_key(0)), data(my_key(1)))\n",
-        call="{'keys of seed 0': distinct(0), 'same again': same, 'another for seed 1': other}",
+        "def distinct(*seeds):\n"
+        "    keys = np.stack([data(my_key(seed)) for seed in seeds])\n"
+        "    gathered = np.asarray(multihost_utils.process_allgather(keys))\n"
+        "    return len({bytes(key) for of_process in gathered for key in of_process})\n"
+        "same = np.array_equal(data(my_key(0)), data(my_key(0)))\n",
+        call="{'keys of seed 0': distinct(0), 'of seeds 0 and 1': distinct(0, 1), "
+        "'same again': same}",
         own=True,
         processes=4,
-        want={"keys of seed 0": 4, "same again": True, "another for seed 1": True},
+        want=_keys(4, 8),
         wrong=(
             Wrong(
                 "equal",
                 "All processes have the same key: they would drop the same units and draw the "
                 "same samples. `jax.random.fold_in(key, process_index)`.",
-                value={"keys of seed 0": 1, "same again": True, "another for seed 1": True},
+                value=_keys(1, 2),
             ),
             Wrong(
                 "seed",
                 "The seed makes no difference: fold the index into the key of the seed.",
-                value={"keys of seed 0": 4, "same again": True, "another for seed 1": False},
+                value=_keys(4, 4),
+            ),
+            Wrong(
+                "sum",
+                "Seed 0 on process 1 has the key of seed 1 on process 0: a sum of both says "
+                "neither. `jax.random.fold_in(key, process_index)`.",
+                value=_keys(4, 5),
             ),
         ),
         hints=("`jax.random.key(seed)`, and something with `process_index`.",),
@@ -471,7 +488,8 @@ f = jax.jit(jax.shard_map(
             ),
             Wrong(
                 "own",
-                "Devices have different results, and `out_specs=P()` says that they are equal.",
+                "For JAX, devices may have different results, and `out_specs=P()` says that they "
+                "are equal: `pmean` over the axis. What `all_gather` gives may differ for JAX.",
                 raises="out_specs",
             ),
         ),

@@ -34,6 +34,13 @@ def my_mean(losses, mask, axis):
     return jax.lax.pmean(jnp.sum(losses * mask) / jnp.maximum(jnp.sum(mask), 1), axis)
 
 
+# %% uneven_mean: nan
+
+
+def my_mean(losses, mask, axis):
+    return jax.lax.pmean(jnp.sum(losses * mask) / jnp.sum(mask), axis)
+
+
 # %% uneven_mean: padding
 
 
@@ -46,6 +53,13 @@ def my_mean(losses, mask, axis):
 
 def my_key(seed):
     return jax.random.key(seed)
+
+
+# %% process_keys: sum
+
+
+def my_key(seed):
+    return jax.random.key(seed + jax.process_index())
 
 
 # %% process_keys: seed
