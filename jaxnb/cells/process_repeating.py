@@ -58,7 +58,7 @@ def evaluate(shell: Any, request: CellRequest, name: str) -> None:
         with shell.builtin_trap:
             hook.value = eval(compile(request.code, name, "eval"), shell.user_ns)
         hook.bundle = hook.compute_format_data(hook.value)[0]
-    except (Exception, SystemExit, KeyboardInterrupt):
+    except BaseException:  # the code's own: nothing awaits here that could be cancelled
         hook.take()
         shell.showtraceback()
 

@@ -125,10 +125,17 @@ def _course(asked: argparse.Namespace) -> int:
 
     try:
         print(write_course(Path(asked.folder), solutions=asked.solutions))
-    except (UsageError, OSError) as error:
+    except UsageError as error:
         sys.stderr.write(f"jaxnb: {error}\n")
-        return 2
-    return 0
+    except OSError as error:
+        why = f"{error.filename}: {error.strerror}"
+        sys.stderr.write(
+            f"jaxnb: The course could not be written to {asked.folder}. {why}. What was written "
+            "before that stays; the same command goes on.\n"
+        )
+    else:
+        return 0
+    return 2
 
 
 def _seconds(text: str) -> float:

@@ -19,6 +19,7 @@ from jaxnb.display.card import Card
 from jaxnb.errors import CellTimeoutError, ProcessDiedError, UsageError
 from jaxnb.labels import capitalized, one_line, processes_label
 from jaxnb.model.compiled import CompiledReport, NotCompiled
+from jaxnb.recovery import hooks
 from jaxnb.session import Session
 
 MOST_CHARS = 400
@@ -26,6 +27,8 @@ MOST_CHARS = 400
 
 CHECK = "__import__('jaxnb.course.process_check', fromlist=['answer']).answer"
 
+UNEQUAL = "out_specs which require replication"
+"""In JAX's error for a result that may differ where `out_specs` says that it does not."""
 
 EVERYWHERE = (
     Wrong(
@@ -39,6 +42,12 @@ EVERYWHERE = (
         "axis",
         "Collectives take the name of an axis of the mesh. Which name is the function given?",
         raises=r"unbound axis|assert set\(new_axes\)",
+    ),
+    Wrong(
+        "unequal",
+        "The result has to be equal on all devices, and JAX has to know that it is: of what "
+        "`psum`, `pmean`, `pmax` and `pmin` give it does, of what `all_gather` gives it does not.",
+        raises=UNEQUAL,
     ),
     Wrong(
         "tracer",
@@ -81,6 +90,7 @@ class Exercise:
         listed: The name that a notebook knows it by: ``"course.all_gather"``.
         tries: How many checks have failed.
         last: What the last check said.
+        passed: A check has passed; it stays so.
     """
 
     name: str
@@ -103,17 +113,13 @@ class Exercise:
     listed: str = ""
     tries: int = field(default=0, init=False)
     last: Verdict | None = field(default=None, init=False)
+    passed: bool = field(default=False, init=False)
 
     @property
     def define(self) -> str:
         """The name that the student has to define."""
         found = re.search(r"^(?:def\s+|class\s+)?(\w+)\s*[(:=]", self.start, re.MULTILINE)
         return found[1] if found else ""
-
-    @property
-    def passed(self) -> bool:
-        """Whether the last check has passed."""
-        return bool(self.last)
 
     @property
     def label(self) -> str:
@@ -130,7 +136,8 @@ class Exercise:
             session: The group; by default the notebook's.
 
         Raises:
-            UsageError: There is no group, or it has another number of devices.
+            UsageError: There is no group, or it has another number of devices; or the exercise's
+                own code is wrong.
             SessionBrokenError: A process of the group had died before.
         """
         session = session or _session_of_notebook()
@@ -138,6 +145,7 @@ class Exercise:
         began = time.monotonic()
         verdict = self._checked(session)
         self.last = self._ended(verdict, time.monotonic() - began)
+        self.passed |= verdict.passed
         return self.last
 
     def hint(self) -> Card:
@@ -195,6 +203,11 @@ class Exercise:
         answers: dict[int, Answer] = {each.process_index: each.value for each in ended}
         if missing := [i for i, answer in answers.items() if answer.is_missing]:
             return self._missing(missing, len(result.per_process))
+        if mistakes := [answer.mistake for answer in answers.values() if answer.mistake]:
+            raise UsageError(
+                f"The exercise {self.name} is wrong, not the answer: {mistakes[0]}. Nothing was "
+                "checked. Correct its `setup`, `call` or `sharding`."
+            )
         verdict = self._raised(result) if result.errors else self._wrong_values(answers)
         if verdict is None:
             verdict = self._program(answers)
@@ -223,6 +236,9 @@ class Exercise:
         who = {process for processes in causes.values() for process in processes}
         text = "\n".join((said, *(result.errors[process].traceback for process in who)))
         known = self._known(lambda wrong: wrong.raises and re.search(wrong.raises, text))
+        if UNEQUAL in text and "out_specs" in self.setup:  # of which the student knows nothing
+            said = "for JAX, the result may differ between devices on which it has to be equal"
+            return Verdict(capitalized(said), wrong=known)
         if all(result.errors[process].type_name == "DivergenceError" for process in who):
             said = ": ".join(filter(None, ["The processes diverged", odd_text(result)]))
         return Verdict(capitalized(said), wrong=known, result=result)
@@ -249,14 +265,15 @@ class Exercise:
                 return self._exceeds(said, "compile")
         if len({each.fingerprint for each in programs}) > 1:
             return self._exceeds("the processes compile different programs", "diverged")
-        said = f"equal to NumPy on {len(answers)} processes"
+        said = f"right on {len(answers)} processes"
         if not programs:
             return Verdict(said, passed=True)
         program = programs[0]
         for each in program.collectives:
             if each.kind in self.forbidden:
                 at = f" at {each.source}" if each.source else ""
-                return self._exceeds(f"the program has an {each.kind}{at}", each.kind)
+                article = "an" if each.kind.startswith("a") else "a"
+                return self._exceeds(f"the program has {article} {each.kind}{at}", each.kind)
         sent = sum(total.bytes for total in program.totals)
         if self.budget is not None and sent > self.budget:
             said = f"each device sends {sent} B, and {self.budget} B are enough"
@@ -297,10 +314,15 @@ def _session_of_notebook() -> Session:
     from jaxnb.magics.spmd import SESSION_NAME  # IPython, which a script does without
 
     found = getattr(sys.modules["__main__"], SESSION_NAME, None)
+    if hooks.is_in_process():
+        raise UsageError(
+            "This cell runs on the processes. Nothing was checked. Check in a plain cell (one that "
+            "begins with `%%local`, if `%spmd_auto` is on): that asks all processes."
+        )
     if not isinstance(found, Session):
         raise UsageError(
-            "There is no group of processes here. Nothing was checked. In the notebook (a plain "
-            "cell, or `%%local`), type `%spmd_start -n 4 --devices-per-process 2` first; in a "
-            "script, pass the session: `check(session)`."
+            "There is no group of processes here. Nothing was checked. In a notebook, type "
+            "`%spmd_start -n 4 --devices-per-process 2` first; in a script, pass the session: "
+            "`check(session)`."
         )
     return found

@@ -91,11 +91,9 @@ def _leaf(
         what = f"{name}is an array of each process alone, not one array over all processes"
         return [Difference(what, process, None, "", leaf.sharding, "")]
     if leaf.shape != want.shape:
-        return [
-            Difference(
-                f"{name}has another shape", process, None, "", str(leaf.shape), str(want.shape)
-            )
-        ]
+        together = "" if own or not leaf.sharding else ", all devices' parts together"
+        what = f"{name}has another shape{together}"
+        return [Difference(what, process, None, "", str(leaf.shape), str(want.shape))]
     kind = str(want.dtype)
     if leaf.dtype and leaf.dtype not in (kind, CANONICAL.get(kind)):
         return [

@@ -57,8 +57,10 @@ class Answer:
         leaves: The values by their paths in the answer, as ``jax.tree_util.keystr`` writes them.
         report: What the call compiles to, if that was asked for.
         is_missing: The student's name is not defined; nothing was run.
+        mistake: The error of the exercise's own code; nothing is known of the answer.
     """
 
     leaves: dict[str, Leaf]
     report: CompiledReport | NotCompiled | None = None
     is_missing: bool = False
+    mistake: str = ""

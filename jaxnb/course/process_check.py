@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -27,7 +30,8 @@ def answer(label: str, setup: str, call: str, define: str, sharding: str, compil
     """Runs an exercise's code, and returns what the answer is on this process.
 
     The code sees the student's names; Python's own, ``jax``, ``np``, … are what they were at the
-    start. What it binds is gone afterwards.
+    start. It runs without ``jax_enable_x64`` and without the mesh of ``jax.set_mesh``. What it
+    binds is gone afterwards.
 
     Args:
         label: What errors call the code.
@@ -44,18 +48,41 @@ def answer(label: str, setup: str, call: str, define: str, sharding: str, compil
     file = f"<{label}>"
     keep_lines(file, f"{setup.strip()}\n{call}")
     try:
-        exec(compile(setup.strip(), file, "exec"), names)
-        lines = "\n" * (setup.strip().count("\n") + 1)
-        value = jax.block_until_ready(eval(compile(f"{lines}{call}", file, "eval"), names))
-        wanted = eval(sharding, names) if sharding else None
-        leaves, _ = jax.tree_util.tree_flatten_with_path(value)
-        found = {jax.tree_util.keystr(path): leaf_of(leaf, wanted) for path, leaf in leaves}
-        report = compile_call(parse_call(call), names, file) if compiles else None
+        with _as_at_start():
+            exec(compile(setup.strip(), file, "exec"), names)
+            lines = "\n" * (setup.strip().count("\n") + 1)
+            value = jax.block_until_ready(eval(compile(f"{lines}{call}", file, "eval"), names))
+            layout = compile(f"{lines}\n{sharding or None}", file, "eval")
+            wanted = eval(layout, names)
+            leaves, _ = jax.tree_util.tree_flatten_with_path(value)
+            found = {jax.tree_util.keystr(path): leaf_of(leaf, wanted) for path, leaf in leaves}
+            report = compile_call(parse_call(call), names, file) if compiles else None
         return Answer(found, report)
     except BaseException as error:  # a KeyboardInterrupt too
+        # What else is raised there may be because the student's function has returned nonsense.
+        if isinstance(error, NameError | SyntaxError) and _raised_in(error) in (file, __file__):
+            return Answer({}, mistake=f"{type(error).__name__}: {error}")
         raise error.with_traceback(_from_student(error.__traceback__)) from None
     finally:
         names.clear()  # functions of the code refer to it: arrays would outlive the check
+
+
+@contextmanager
+def _as_at_start() -> Iterator[None]:
+    """Sets what changes dtypes and programs as it is at the start, for a block."""
+    x64 = jax.config.jax_enable_x64
+    try:
+        jax.config.update("jax_enable_x64", False)
+        with jax.set_mesh(None):
+            yield
+    finally:  # the answer may have changed it
+        jax.config.update("jax_enable_x64", x64)
+
+
+def _raised_in(error: BaseException) -> str:
+    """Returns the file of the innermost line that an error has come through."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_code.co_filename
 
 
 def _from_student(trace: TracebackType | None) -> TracebackType | None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxnb.course.exercise import Exercise
 
 MOST_DIFFERENCES = 3
-MOST_PRINTED_LINES = 10
+MOST_PRINTED_LINES, MOST_PRINTED_CHARS = 10, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +106,14 @@ class Verdict:
             blocks.append(Note(self.recovered, "dim"))
         if self.hint:
             folded = Fold(Facts(["Hint"]), [_hint_block(self.hint)])
-            blocks.append(
-                Either([folded], f"Type `{self.listed or 'exercise'}.hint()` for a hint.")
-            )
+            blocks.append(Either([folded], f"{_to_type(self.listed, 'hint')} for a hint."))
         return card_of(*blocks, *self._printed(), tone="warn")
 
     def _printed(self) -> list[Block]:
         lines = self.printed.splitlines()
         if not lines:
             return []
-        shown = "\n".join(lines[:MOST_PRINTED_LINES])
+        shown = "\n".join(_cut(line) for line in lines[:MOST_PRINTED_LINES])
         more = len(lines) - MOST_PRINTED_LINES
         rest = f"\n… {plural(more, 'more line')}" if more > 0 else ""
         return [Fold(Facts(["Output"]), [Pre(shown + rest)])]
@@ -128,6 +126,10 @@ class Verdict:
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         card = self.card
         return {"text/html": card.html, "text/plain": card.text}
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= MOST_PRINTED_CHARS else f"{line[:MOST_PRINTED_CHARS]}…"
 
 
 def _hint_block(hint: str) -> Block:
@@ -143,7 +145,7 @@ def _table(differences: Sequence[Difference]) -> Table:
     columns = [
         Column("process", ">"),
         Column("device", ">", optional=True),
-        Column("where", optional=True),
+        Column("where in the whole", optional=True),
         Column("has", wrap=True),
         Column("wanted", optional=True, wrap=True),
     ]
@@ -153,6 +155,11 @@ def _table(differences: Sequence[Difference]) -> Table:
     ]
     left_out = len(rows) - MOST_DIFFERENCES
     return Table(columns, rows[:MOST_DIFFERENCES], more=(left_out, "difference"))
+
+
+def _to_type(listed: str, method: str) -> str:
+    """Says how an exercise is asked; the variable that a teacher's own is in is not known."""
+    return f"Type `{listed}.{method}()`" if listed else f"Call its method `{method}()`"
 
 
 def exercise_card(exercise: Exercise) -> Card:
@@ -172,7 +179,7 @@ def exercise_card(exercise: Exercise) -> Card:
         Note(exercise.task),
         Pre(exercise.start),
         Facts(limits, look="dim"),
-        Note(f"Check it in a plain cell: `{exercise.listed or 'exercise'}.check()`", "dim"),
+        Note(f"{_to_type(exercise.listed, 'check')} in a plain cell.", "dim"),
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from jaxnb.errors import UsageError
@@ -37,7 +39,10 @@ def course_files(*, solutions: bool) -> dict[str, bytes]:
 
 
 def write_course(folder: Path, *, solutions: bool = False) -> str:
-    """Writes the course to a folder; files that are there as they were written are replaced.
+    """Writes the course to a folder: what is not there, and new versions of what is unchanged.
+
+    A notebook that was only run, so that it has outputs, is unchanged. A file of which the course
+    has no new version is left as it is.
 
     Args:
         folder: Is made if it does not exist.
@@ -47,36 +52,65 @@ def write_course(folder: Path, *, solutions: bool = False) -> str:
         What was written, in a sentence.
 
     Raises:
-        UsageError: A file was changed, or is not of the course: nothing was written.
+        UsageError: A file was changed, or is not of the course; or the folder is none, or its
+            record is damaged. Nothing was written.
         OSError: A file cannot be read or written.
     """
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder. Nothing was written.")
+    before = _written_before(folder / WRITTEN)
     files = course_files(solutions=solutions)
-    record = folder / WRITTEN
-    before = json.loads(record.read_text()) if record.exists() else {}
-    changed = [
+    digests = {name: _digest(data) for name, data in files.items()}
+    due = [
         name
-        for name, data in files.items()
-        if _is_changed(folder / name, _digest(data), before.get(name))
+        for name, digest in digests.items()
+        if digest != before.get(name) or not (folder / name).exists()
     ]
+    changed = [name for name in due if _is_changed(folder / name, digests[name], before.get(name))]
     if changed:
         shown = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if changed[3:] else "")
         raise UsageError(
-            f"Not as `jaxnb course` wrote it: {shown} in {folder}. Nothing was written. Move away "
-            "what you have changed, or type `jaxnb course ANOTHER_FOLDER`."
+            f"Changed since `jaxnb course` wrote to {folder}, or not of the course: {shown}. "
+            "Nothing was written. Move away what you have changed, or type `jaxnb course "
+            "ANOTHER_FOLDER`."
         )
     folder.mkdir(parents=True, exist_ok=True)
-    for name, data in files.items():
+    for name in due:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    digests = {name: _digest(data) for name, data in files.items()}
-    record.write_text(json.dumps({**before, **digests}, indent=1))
-    notebooks = sorted(name for name in files if name.endswith(".ipynb"))
-    first = notebooks[0] if notebooks else ""
-    return (
-        f"{plural(len(notebooks), 'notebook')} written to {folder}. "
-        f"Begin with: jupyter lab {folder / first}"
-    )
+        path.write_bytes(files[name])
+    (folder / WRITTEN).write_text(json.dumps({**before, **digests}, indent=1))
+    first = min((name for name in files if name.endswith(".ipynb")), default="")
+    return f"{_counted(due)} written to {folder}. Begin with: jupyter lab {folder / first}"
+
+
+def _counted(names: Sequence[str]) -> str:
+    """Returns ``"12 notebooks and 1 other file"``, without what is 0."""
+    notebooks = sum(name.endswith(".ipynb") for name in names)
+    solutions = sum(name.startswith(f"{SOLUTIONS}/") for name in names)
+    others = len(names) - notebooks - solutions
+    parts = [plural(notebooks, "notebook")] if notebooks else []
+    parts += [f"{plural(solutions, 'file')} of solutions"] if solutions else []
+    parts += [plural(others, "other file")] if others else []
+    return " and ".join(parts) or "No new version of any file was"
+
+
+def _written_before(record: Path) -> dict[str, str]:
+    """Returns the digests of what was written.
+
+    Raises:
+        UsageError: The record is damaged.
+    """
+    try:
+        return dict(json.loads(record.read_bytes()))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError):
+        raise UsageError(
+            f"{record}, which says what `jaxnb course` wrote, is damaged. Nothing was written. "
+            "Delete it and type the command again; files that differ from the course's then count "
+            "as changed."
+        ) from None
 
 
 def _is_changed(path: Path, new: str, written: str | None) -> bool:
@@ -85,4 +119,9 @@ def _is_changed(path: Path, new: str, written: str | None) -> bool:
 
 
 def _digest(data: bytes) -> str:
+    """Returns a digest of a file: of a notebook, of its cells without their outputs."""
+    with suppress(ValueError, TypeError, LookupError):  # no notebook
+        cells = json.loads(data)["cells"]
+        parts = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+        data = json.dumps(parts).encode()
     return hashlib.sha256(data).hexdigest()

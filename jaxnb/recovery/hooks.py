@@ -20,6 +20,11 @@ def begin() -> None:
     _is_in_process = True
 
 
+def is_in_process() -> bool:
+    """Whether this is a process of a group, not the notebook's own."""
+    return _is_in_process
+
+
 def add(function: Hook) -> Hook:
     """Has a function called after each recovery; see :func:`jaxnb.on_recover`."""
     if not callable(function):

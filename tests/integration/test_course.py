@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ def answer(code: str) -> str:
 def exercise() -> Exercise:
     """The exercise `all_gather`, not tried yet."""
     given = course.all_gather
-    given.tries, given.last = 0, None
+    given.tries, given.last, given.passed = 0, None, False
     return given
 
 
@@ -50,6 +51,7 @@ def test_the_solution_passes_and_mistakes_get_their_hints(name: str, session: Se
         verdict = given.check(session)
         assert not verdict, wrong.name
         assert (verdict.known, verdict.hint) == (wrong.name, wrong.hint), verdict
+        assert given.passed
         assert session.state == "ready"
 
 
@@ -61,14 +63,33 @@ def test_a_check_leaves_nothing_behind(session: Session, exercise: Exercise) -> 
     verdict = exercise.check(session)
     assert verdict, verdict
     assert verdict.sent == exercise.budget == 7 * 16
+    assert exercise.passed
     assert session.run(names).value == before
     assert session.run("x, mesh, f, put, P, int").value == (7,) * 6
     assert "my_all_gather" not in session.history[-1].code
 
 
+def test_the_student_s_settings_make_no_difference(session: Session, exercise: Exercise) -> None:
+    count = "def my_counts(x, axis):\n    return jax.lax.psum(jnp.bincount(x, length=8), axis)\n"
+    mesh = 'jax.set_mesh(jax.make_mesh((4, 2), ("a", "b")))\n'
+    settings = "bool(jax.config.jax_enable_x64), jax.sharding.get_mesh().axis_names"
+    try:
+        session.run(f"jax.config.update('jax_enable_x64', True)\n{mesh}{count}{SOLVED['halo']}")
+        assert course.histogram.check(session), course.histogram.last
+        assert course.halo.check(session), course.halo.last
+        assert session.run(settings).value == (True, ("a", "b"))
+        session.run("jax.config.update('jax_enable_x64', False)\n_ = jax.set_mesh(None)")
+        session.run(answer("jax.config.update('jax_enable_x64', True)\n    return x"))
+        exercise.check(session)
+        assert session.run(settings).value == (False, ())
+    finally:
+        session.run("jax.config.update('jax_enable_x64', False)\n_ = jax.set_mesh(None)")
+
+
 def test_each_failed_try_gives_one_more_hint(session: Session, exercise: Exercise) -> None:
     session.run(answer("return x + 1"))
     assert exercise.check(session).hint == exercise.hints[0]
+    assert not exercise.passed
     assert str(exercise.hint()).startswith(exercise.hints[0])
     assert "1 more hint" in str(exercise.hint())
     assert exercise.check(session).hint == exercise.hints[1]
@@ -94,6 +115,7 @@ def test_what_is_not_defined_is_asked_for(session: Session, exercise: Exercise) 
         ("if process_index == 2: return jnp.tile(x, (8, 1))\n    "
          "return jax.lax.all_gather(x, axis, tiled=True)",
          "The processes diverged: process 2 differs from the others", "diverged"),
+        ("raise BaseException('mine')", "Processes 0-3 raised BaseException: mine", ""),
         ("return float(x[0, 0])", "Processes 0-3 raised ConcretizationTypeError", "tracer"),
         ("return x", "On processes 0-3, the answer has another shape", ""),
         ("return (x, x)", "On processes 0-3, the answer has another structure", ""),
@@ -154,15 +176,50 @@ MESH = 'NamedSharding(jax.make_mesh((8,), ("i",)), {})'
          "deleted or donated"),
         ("def keep(x):\n    global my_array\n    my_array = x\n    return x\n"
          "_ = jax.jit(keep)(jnp.zeros((8, 2)))", "a tracer"),
-        (f"my_array = jnp.zeros((8, 2), device={MESH.format('P(chr(105))')})", "equal to NumPy"),
+        (f"my_array = jnp.zeros((8, 2), device={MESH.format('P(chr(105))')})", "right on 4"),
     ],
 )  # fmt: skip
 def test_a_teacher_s_own_exercise_checks_the_layout(code: str, said: str, session: Session) -> None:
     session.run(code)
     verdict = OWN.check(session)
     assert said in str(verdict)
-    assert verdict.passed == (said == "equal to NumPy")
+    assert verdict.passed == (said == "right on 4")
     assert_usable(session)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"setup": "shape = size"}, {"setup": "shape ="}, {"call": "my_arrays"}, {"sharding": "Q()"}],
+)
+def test_a_teacher_s_mistake_is_not_the_student_s(wrong: Any, session: Session) -> None:
+    session.run("my_array = np.zeros((8, 2), np.float32)")
+    given = replace(OWN, **wrong)
+    with pytest.raises(UsageError, match="The exercise mine is wrong, not the answer: "):
+        given.check(session)
+    assert given.tries == 0
+    assert_usable(session)
+
+
+def test_a_student_s_name_error_is_the_student_s(session: Session, exercise: Exercise) -> None:
+    session.run(answer("return y"))
+    assert "NameError: name 'y' is not defined" in exercise.check(session).said
+
+
+def test_a_cell_on_the_processes_says_where_to_check(session: Session) -> None:
+    result = session.run(
+        "from jaxnb import course\ncourse.all_gather.check()", raise_on_error=False
+    )
+    assert "Check in a plain cell" in result.errors[0].message
+
+
+def test_what_is_gathered_is_not_equal_for_jax(session: Session) -> None:
+    session.run(
+        "def my_norm(gradient, axis):\n"
+        "    return jnp.linalg.norm(jax.lax.all_gather(gradient, axis, tiled=True))"
+    )
+    verdict = course.global_norm.check(session)
+    assert verdict.known == "unequal"
+    assert "check_vma" not in str(verdict)
 
 
 def test_memory_may_have_a_budget(session: Session) -> None:

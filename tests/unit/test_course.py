@@ -68,7 +68,8 @@ def test_the_first_row_that_differs_is_named() -> None:
     [
         ({}, "has another structure", "nothing (None)", "one array"),
         ({"[0]": leaf(WANT)}, "has another structure", "answer[0]", "one array"),
-        ({"": leaf(WANT[:2])}, "has another shape", "(2, 2)", "(4, 2)"),
+        ({"": leaf(WANT[:2])}, "has another shape, all devices' parts together",
+         "(2, 2)", "(4, 2)"),
         ({"": leaf(WANT, dtype="bfloat16")}, "has another dtype", "bfloat16", "float32"),
         ({"": leaf(WANT, dtype="float64")}, "has another dtype", "float64", "float32"),
         ({"": leaf(WANT, type_name="function", dtype="", shards=())}, "is not an array",
@@ -95,6 +96,7 @@ def test_each_exercise_has_a_solution_and_each_known_mistake_its_code() -> None:
     assert parts(SOLUTIONS).keys() == exercises.keys()
     wrong = {f"{each.name}: {wrong.name}" for each in exercises.values() for wrong in each.wrong}
     assert parts(SOLUTIONS / "wrong").keys() == wrong
+    assert len({each.define for each in exercises.values()}) == len(exercises)
     for name, each in exercises.items():
         assert each.wrong, name
         assert each.hints, name
@@ -132,7 +134,8 @@ def test_a_verdict_s_hint_is_folded_and_its_text_escaped() -> None:
     assert "details" in tags.seen
     assert "script" not in tags.seen
     assert "think" not in str(verdict)
-    assert "Type `exercise.hint()` for a hint." in str(verdict)
+    assert "Call its method `hint()` for a hint." in str(verdict)
+    assert len(str(Verdict("said", printed="y" * 200_000))) < 1000
     passed = Verdict("equal", passed=True, sent=112, budget=128, name="n")
     assert str(passed).startswith("✓ n · equal · each device sends 112 B of 128 B")
     assert passed
@@ -147,7 +150,8 @@ def test_the_course_is_written_without_solutions(tmp_path: Path) -> None:
     written = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
     assert written == {*writing.course_files(solutions=False), writing.WRITTEN}
     assert not (folder / "solutions").exists()
-    writing.write_course(folder, solutions=True)
+    assert "No new" not in (said := writing.write_course(folder, solutions=True))
+    assert said.startswith("8 files of solutions written to")
     assert (folder / "solutions" / "collectives.py").exists()
     assert (folder / "solutions" / "wrong" / "collectives.py").exists()
 
@@ -167,11 +171,48 @@ def test_what_was_changed_is_not_overwritten(
     writing.write_course(folder)
     assert (folder / "01_a.ipynb").read_text() == '{"newer": 1}'
     (folder / "02_b.ipynb").write_text('{"answer": 1}')
+    assert "No new version of any file was written" in writing.write_course(folder)
     (source / "01_a.ipynb").write_text('{"newest": 1}')
-    with pytest.raises(UsageError, match=r"Not as `jaxnb course` wrote it: 02_b\.ipynb in "):
+    (source / "02_b.ipynb").write_text('{"newest": 1}')
+    with pytest.raises(UsageError, match=r"or not of the course: 02_b\.ipynb\. Nothing was"):
         writing.write_course(folder)
     assert (folder / "01_a.ipynb").read_text() == '{"newer": 1}'
     assert json.loads((folder / "02_b.ipynb").read_text()) == {"answer": 1}
+
+
+def test_a_notebook_that_was_only_run_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, folder = tmp_path / "source", tmp_path / "mine"
+    source.mkdir()
+    monkeypatch.setattr(writing, "_CHECKOUT", source)
+    monkeypatch.setattr(writing, "_INSTALLED", tmp_path / "nowhere")
+
+    def notebook(code: str, outputs: int) -> str:
+        cell = {"cell_type": "code", "source": [code], "outputs": ["text"] * outputs}
+        return json.dumps({"cells": [cell], "metadata": {"run": outputs}})
+
+    (source / "01_a.ipynb").write_text(notebook("1 + 1", 0))
+    writing.write_course(folder)
+    (folder / "01_a.ipynb").write_text(notebook("1 + 1", 1))
+    writing.write_course(folder)
+    assert (folder / "01_a.ipynb").read_text() == notebook("1 + 1", 1)
+    (source / "01_a.ipynb").write_text(notebook("1 + 2", 0))
+    assert "1 notebook written" in writing.write_course(folder)
+    assert (folder / "01_a.ipynb").read_text() == notebook("1 + 2", 0)
+
+
+@pytest.mark.parametrize("record", ["{", "[1]", "\udcff"])
+def test_a_damaged_record_is_named(record: str, tmp_path: Path) -> None:
+    (tmp_path / writing.WRITTEN).write_bytes(record.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UsageError, match=r"is damaged\. Nothing was written\. Delete it"):
+        writing.write_course(tmp_path)
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"file is not a folder\. Nothing was written"):
+        writing.write_course(tmp_path / "file")
 
 
 def test_the_command_line_says_what_was_not_written(tmp_path: Path) -> None:
@@ -180,6 +221,7 @@ def test_the_command_line_says_what_was_not_written(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "jaxnb", "course", str(tmp_path), "--solutions"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("jaxnb: Not as `jaxnb course` wrote it: solutions/collectives.py")
+    assert done.stderr.startswith("jaxnb: Changed since `jaxnb course` wrote to ")
+    assert "or not of the course: solutions/collectives.py." in done.stderr
     assert "Nothing was written" in done.stderr
     assert (tmp_path / "solutions" / "collectives.py").read_text() == "mine"

@@ -377,8 +377,10 @@ EXERCISES = (
     Exercise(
         name="ring_matmul",
         task="Multiply `x`, of which you have rows, by `w`, of whose n rows you have one.",
-        start="def my_matmul(x, w, axis):\n    # x: (2, 8), w: (1, 4) on a device\n    ...",
-        setup=mapped("my_matmul", 'P("i")', x=("table(16, 8)", '"i"'), w=("table(8, 4)", '"i"')),
+        start="def my_ring_matmul(x, w, axis):\n    # x: (2, 8), w: (1, 4) on a device\n    ...",
+        setup=mapped(
+            "my_ring_matmul", 'P("i")', x=("table(16, 8)", '"i"'), w=("table(8, 4)", '"i"')
+        ),
         call="f(x, w)",
         want=table(16, 8) @ table(8, 4),
         budget=7 * 16,

@@ -15,13 +15,15 @@ Array = np.ndarray[Any, Any]
 Q, K, V = np.sin(table(16, 4)), np.cos(table(16, 4) * 0.7), np.sin(table(16, 4) * 0.3) * 4
 SCORES = Q @ K.T / 2
 
-_ATTENTION = mapped(
-    "my_attention",
-    'P("i")',
-    q=("np.sin(table(16, 4))", '"i"'),
-    k=("np.cos(table(16, 4) * 0.7)", '"i"'),
-    v=("np.sin(table(16, 4) * 0.3) * 4", '"i"'),
-)
+
+def _attending(define: str) -> str:
+    return mapped(
+        define,
+        'P("i")',
+        q=("np.sin(table(16, 4))", '"i"'),
+        k=("np.cos(table(16, 4) * 0.7)", '"i"'),
+        v=("np.sin(table(16, 4) * 0.3) * 4", '"i"'),
+    )
 
 
 def _softmax(scores: Array) -> Array:
@@ -76,13 +78,13 @@ def _by_block() -> Array:
 RODS = np.sin(table(16, 3) ** 1.2).astype(np.float32) + 1
 
 
-def _heat(*, stale: bool = False, closed: bool = True) -> Array:
+def _heat(*, stale: bool = False, closed: bool = True, along: int = 1) -> Array:
     """Returns rods after ten steps, rows being neighbours."""
     blocks = RODS.reshape(8, 2, 3).astype(np.float64)
     halos = None
     for _ in range(10):
         if halos is None or not stale:
-            above, below = np.roll(blocks[:, -1:], 1, 0), np.roll(blocks[:, :1], -1, 0)
+            above, below = np.roll(blocks[:, -1:], along, 0), np.roll(blocks[:, :1], -along, 0)
             if not closed:
                 above[0] = below[-1] = 0
             halos = above, below
@@ -151,8 +153,8 @@ def part(rows):
     Exercise(
         name="ring_attention",
         task="Compute softmax(q @ k.T / 2) @ v of sharded q, k and v, passing k and v around.",
-        start="def my_attention(q, k, v, axis):\n    # each (2, 4) on a device\n    ...",
-        setup=_ATTENTION,
+        start="def my_ring_attention(q, k, v, axis):\n    # each (2, 4) on a device\n    ...",
+        setup=_attending("my_ring_attention"),
         call="f(q, k, v)",
         want=_attention(np.ones((16, 16), bool)),
         budget=8 * 64,  # a loop may pass them on a last time
@@ -179,8 +181,9 @@ def part(rows):
         name="causal_attention",
         task="Compute the attention of `ring_attention`, with each row seeing itself and earlier "
         "rows only.",
-        start="def my_attention(q, k, v, axis):\n    # row r of device d is row 2 * d + r\n    ...",
-        setup=_ATTENTION,
+        start="def my_causal_attention(q, k, v, axis):\n"
+        "    # row r of device d is row 2 * d + r\n    ...",
+        setup=_attending("my_causal_attention"),
         call="f(q, k, v)",
         want=_attention(CAUSAL),
         budget=8 * 64,  # a loop may pass them on a last time
@@ -257,6 +260,11 @@ def part(rows):
                 "stale",
                 "The neighbours' rows are those of the beginning: they change in each step.",
                 value=_heat(stale=True),
+            ),
+            Wrong(
+                "block",
+                "Each block is closed on itself: the rows next to its edges are on other devices.",
+                value=_heat(along=0),
             ),
             Wrong(
                 "open",
@@ -364,7 +372,8 @@ def part(rows):
             ),
             Wrong(
                 "own",
-                "Each device has counted its own numbers: sum over all.",
+                "If each device has counted its own numbers, sum over all. What `all_gather` gives "
+                "may differ between devices for JAX, and what `psum` gives does not.",
                 raises="out_specs",
             ),
         ),
@@ -421,13 +430,13 @@ def part(rows):
         name="pmap_step",
         task="Rewrite a training step of `pmap`: copies of w on all devices, `pmean` of the "
         "gradient, w - 0.1 gradient. Return one w.",
-        start="def my_step(w, x, y):\n"
+        start="def my_pmap_step(w, x, y):\n"
         "    # under jit; w: (2,), replicated; x, y: split by rows; no mesh needed\n"
         "    # the loss is mean((x @ w - y) ** 2)\n    ...",
         setup=f"""{LINE}{PUT}x = put(table(16, 2) / 16, "i")
 y = put(np.sin(table(16, 1))[:, 0], "i")
 w = put(np.array([0.5, -0.25], np.float32))
-f = jax.jit(my_step)
+f = jax.jit(my_pmap_step)
 """,
         call="f(w, x, y)",
         want=_STEPPED,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from jaxnb.course.exercise import Exercise
@@ -20,6 +22,11 @@ ROUTES = np.arange(16) * 5 % 8
 
 _SHARED = SQUARE.reshape(4, 2, 8)
 
+
+def _mesh(sizes: tuple[int, int], *names: str) -> dict[str, Any]:
+    return {"processes": np.repeat(np.arange(4), 2).reshape(sizes), "names": names}
+
+
 EXERCISES = (
     Exercise(
         name="grid_mesh",
@@ -27,21 +34,21 @@ EXERCISES = (
         "of each.",
         start="my_mesh = ...",
         setup="place = np.vectorize(lambda device: device.process_index)\n",
-        call="(place(my_mesh.devices), *my_mesh.axis_names)",
+        call="{'processes': place(my_mesh.devices), 'names': my_mesh.axis_names}",
         own=True,
         processes=4,
-        want=(np.repeat(np.arange(4), 2).reshape(4, 2), "data", "model"),
+        want=_mesh((4, 2), "data", "model"),
         wrong=(
             Wrong(
                 "across",
                 "The devices of a process are along data: the last axis of a mesh goes over "
                 "neighbouring devices, so make a mesh of 4 × 2.",
-                value=(np.repeat(np.arange(4), 2).reshape(2, 4), "data", "model"),
+                value=_mesh((2, 4), "data", "model"),
             ),
             Wrong(
                 "names",
                 "The sizes are right, and the names are in the other order.",
-                value=(np.repeat(np.arange(4), 2).reshape(4, 2), "model", "data"),
+                value=_mesh((4, 2), "model", "data"),
             ),
         ),
         hints=("`jax.make_mesh(sizes, names, axis_types=…)`", "Four processes, two devices each."),
@@ -50,8 +57,8 @@ EXERCISES = (
         name="two_axes",
         task="Write the spec by which an 8 × 8 array is split into rows by data and columns by "
         "model.",
-        start="my_spec = P(...)  # on a mesh of data 4 × model 2",
-        setup=f"{GRID}{PUT}x = put(table(8, 8), *my_spec)\n",
+        start="my_two_axes = P(...)  # on a mesh of data 4 × model 2",
+        setup=f"{GRID}{PUT}x = put(table(8, 8), *my_two_axes)\n",
         call="x",
         want=SQUARE,
         sharding='NamedSharding(mesh, P("data", "model"))',
@@ -68,8 +75,8 @@ EXERCISES = (
     Exercise(
         name="both_axes",
         task="Write the spec by which the rows are split over all eight devices, in their order.",
-        start="my_spec = P(...)  # on a mesh of data 4 × model 2",
-        setup=f"{GRID}{PUT}x = put(table(8, 8), *my_spec)\n",
+        start="my_both_axes = P(...)  # on a mesh of data 4 × model 2",
+        setup=f"{GRID}{PUT}x = put(table(8, 8), *my_both_axes)\n",
         call="x",
         want=SQUARE,
         sharding='NamedSharding(mesh, P(("data", "model")))',
@@ -85,8 +92,8 @@ EXERCISES = (
     Exercise(
         name="columns",
         task="Write the spec by which columns are split by model, and the rest is replicated.",
-        start="my_spec = P(...)  # on a mesh of data 4 × model 2",
-        setup=f"{GRID}{PUT}x = put(table(8, 8), *my_spec)\n",
+        start="my_columns = P(...)  # on a mesh of data 4 × model 2",
+        setup=f"{GRID}{PUT}x = put(table(8, 8), *my_columns)\n",
         call="x",
         want=SQUARE,
         sharding='NamedSharding(mesh, P(None, "model"))',
@@ -150,7 +157,7 @@ EXERCISES = (
         name="shard_mean",
         task="Return the mean of each shard of an array split by data and model, without moving "
         "anything (from the scaling book).",
-        start="def my_means(x):\n    # under jit: x is 8 × 8, on a mesh of 4 × 2\n    ...",
+        start="def my_means(x):\n    # under jit: x is 8 × 8, mesh 4 × 2; returns (4, 2)\n    ...",
         setup=f'{GRID}{PUT}x = put(table(8, 8), "data", "model")\nf = jax.jit(my_means)\n',
         call="f(x)",
         want=MEANS,
@@ -177,9 +184,10 @@ EXERCISES = (
     Exercise(
         name="roll_in_shards",
         task="Return `roll(x, 1, axis=0) - x` within each shard (from the scaling book).",
-        start="def my_roll(x, mesh):\n    # under jit: x is split by rows along i\n    ...",
+        start="def my_roll_in_shards(x, mesh):\n"
+        "    # under jit: x is split by rows along i\n    ...",
         setup=f'{LINE}{PUT}x = put(table(32, 2) ** 2, "i")\n'
-        "f = jax.jit(lambda x: my_roll(x, mesh))\n",
+        "f = jax.jit(lambda x: my_roll_in_shards(x, mesh))\n",
         call="f(x)",
         want=(
             np.roll((table(32, 2) ** 2).reshape(8, 4, 2), 1, 1)
@@ -236,9 +244,10 @@ EXERCISES = (
         name="collective_matmul",
         task="Multiply `x`, split by columns, by `w`, split by columns, passing x around while "
         "multiplying (from the scaling book).",
-        start="def my_matmul(x, w, axis):\n    # shapes on a device: (8, 2) and (16, 4)\n    ...",
+        start="def my_collective_matmul(x, w, axis):\n"
+        "    # shapes on a device: (8, 2) and (16, 4)\n    ...",
         setup=mapped(
-            "my_matmul",
+            "my_collective_matmul",
             'P(None, "i")',
             x=("table(8, 16) / 16", 'None, "i"'),
             w=("table(16, 32) / 64", 'None, "i"'),
@@ -281,8 +290,8 @@ EXERCISES = (
         name="still_matmul",
         task="Write the spec of w by which `x @ w` moves nothing: x is split by rows along data, "
         "and the result by columns along model too.",
-        start="my_spec = P(...)  # on a mesh of data 4 × model 2",
-        setup=f'{GRID}{PUT}x, w = put(table(8, 8), "data"), put(table(8, 4), *my_spec)\n'
+        start="my_still_matmul = P(...)  # on a mesh of data 4 × model 2",
+        setup=f'{GRID}{PUT}x, w = put(table(8, 8), "data"), put(table(8, 4), *my_still_matmul)\n'
         'f = jax.jit(jnp.matmul, out_shardings=NamedSharding(mesh, P("data", "model")))\n',
         call="f(x, w)",
         want=SQUARE @ table(8, 4),
@@ -301,9 +310,13 @@ EXERCISES = (
     Exercise(
         name="scattered_matmul",
         task="Multiply x, split by columns, by w, split by rows, and return rows of the product.",
-        start="def my_matmul(x, w, axis):\n    # shapes on a device: (16, 1) and (1, 4)\n    ...",
+        start="def my_scattered_matmul(x, w, axis):\n"
+        "    # shapes on a device: (16, 1) and (1, 4)\n    ...",
         setup=mapped(
-            "my_matmul", 'P("i")', x=("table(16, 8)", 'None, "i"'), w=("table(8, 4)", '"i"')
+            "my_scattered_matmul",
+            'P("i")',
+            x=("table(16, 8)", 'None, "i"'),
+            w=("table(8, 4)", '"i"'),
         ),
         call="f(x, w)",
         want=table(16, 8) @ table(8, 4),
@@ -323,16 +336,16 @@ EXERCISES = (
     ),
     Exercise(
         name="donate",
-        task="Make a jitted `my_step(x)` that returns x / 2 in the memory of x.",
-        start="my_step = ...",
+        task="Make a jitted `my_donate(x)` that returns x / 2 in the memory of x.",
+        start="my_donate = ...",
         setup=f'{LINE}{PUT}x = put(table(16, 2), "i")\n',
-        call="(my_step(x), x.is_deleted())",
-        want=(ROWS / 2, True),
+        call="{'result': my_donate(x), 'x is deleted': x.is_deleted()}",
+        want={"result": ROWS / 2, "x is deleted": True},
         wrong=(
             Wrong(
                 "kept",
                 "x still has its memory: `jax.jit(…, donate_argnums=0)`.",
-                value=(ROWS / 2, False),
+                value={"result": ROWS / 2, "x is deleted": False},
             ),
         ),
         hints=("`jax.jit` can be told that an argument is not used afterwards.",),

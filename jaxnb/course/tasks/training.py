@@ -47,6 +47,15 @@ def _stages(batch: Array) -> Array:
     return batch
 
 
+def _keys(of_one: int, of_two: int) -> dict[str, Any]:
+    return {"keys of seed 0": of_one, "of seeds 0 and 1": of_two, "same again": True}
+
+
+def _padded(rows: int, length: int) -> tuple[Array, Array]:
+    mask = (np.arange(length) < rows) * 1.0
+    return np.repeat(mask.astype(np.float32)[:, None], 2, 1), mask
+
+
 def _at_last(rows: Array) -> Array:
     return np.concatenate([np.zeros((28, 3), np.float32), rows])
 
@@ -67,11 +76,11 @@ EXERCISES = (
     Exercise(
         name="mean_gradient",
         task="Return the gradient of the mean squared error over all rows, equal on all devices.",
-        start="def my_gradient(w, x, y, axis):\n"
+        start="def my_mean_gradient(w, x, y, axis):\n"
         "    # w: (2,) on all; x: (2, 2), y: (2,) on a device\n"
         "    # the loss is mean((x @ w - y) ** 2)\n    ...",
         setup=f"""{LINE}{PUT}{_DATA}f = jax.jit(jax.shard_map(
-    lambda w, x, y: my_gradient(w, x, y, "i"), mesh=mesh,
+    lambda w, x, y: my_mean_gradient(w, x, y, "i"), mesh=mesh,
     in_specs=(P(), P("i"), P("i")), out_specs=P()))
 """,
         call="f(w, x, y)",
@@ -91,8 +100,8 @@ EXERCISES = (
             ),
             Wrong(
                 "own",
-                "Devices have different gradients, and `out_specs=P()` says that they are equal: "
-                "take the mean over the axis.",
+                "For JAX, devices may have different gradients, and `out_specs=P()` says that they "
+                "are equal: `pmean` over the axis. What `all_gather` gives may differ for JAX.",
                 raises="out_specs",
             ),
         ),
@@ -125,6 +134,12 @@ EXERCISES = (
                 ),
             ),
             Wrong(
+                "nan",
+                "A device without rows divides 0 by 0. Nor is a mean of means right: sum the "
+                "losses and the mask over all, then divide.",
+                value=np.float32(np.nan),
+            ),
+            Wrong(
                 "padding",
                 "The padding counts too: divide by the number of rows whose mask is 1.",
                 value=((table(16, 1) / 4) ** 2)[:11, 0].sum() / 16,
@@ -140,26 +155,33 @@ EXERCISES = (
         "def data(key):\n"
         "    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)\n"
         "    return np.asarray(jax.random.key_data(key) if typed else key)\n"
-        "def distinct(seed):\n"
-        "    keys = multihost_utils.process_allgather(data(my_key(seed)))\n"
-        "    return len({bytes(key) for key in np.asarray(keys)})\n"
-        "same = np.array_equal(data(my_key(0)), data(my_key(0)))\n"
-        "other = not np.array_equal(data(my_key(0)), data(my_key(1)))\n",
-        call="{'keys of seed 0': distinct(0), 'same again': same, 'another for seed 1': other}",
+        "def distinct(*seeds):\n"
+        "    keys = np.stack([data(my_key(seed)) for seed in seeds])\n"
+        "    gathered = np.asarray(multihost_utils.process_allgather(keys))\n"
+        "    return len({bytes(key) for of_process in gathered for key in of_process})\n"
+        "same = np.array_equal(data(my_key(0)), data(my_key(0)))\n",
+        call="{'keys of seed 0': distinct(0), 'of seeds 0 and 1': distinct(0, 1), "
+        "'same again': same}",
         own=True,
         processes=4,
-        want={"keys of seed 0": 4, "same again": True, "another for seed 1": True},
+        want=_keys(4, 8),
         wrong=(
             Wrong(
                 "equal",
                 "All processes have the same key: they would drop the same units and draw the "
                 "same samples. `jax.random.fold_in(key, process_index)`.",
-                value={"keys of seed 0": 1, "same again": True, "another for seed 1": True},
+                value=_keys(1, 2),
             ),
             Wrong(
                 "seed",
                 "The seed makes no difference: fold the index into the key of the seed.",
-                value={"keys of seed 0": 4, "same again": True, "another for seed 1": False},
+                value=_keys(4, 4),
+            ),
+            Wrong(
+                "sum",
+                "Seed 0 on process 1 has the key of seed 1 on process 0: a sum of both says "
+                "neither. `jax.random.fold_in(key, process_index)`.",
+                value=_keys(4, 5),
             ),
         ),
         hints=("`jax.random.key(seed)`, and something with `process_index`.",),
@@ -169,31 +191,19 @@ EXERCISES = (
         task="Pad rows with zeros until n divides their number; return them and a mask.",
         start="def my_pad(rows, n):\n    # the mask is 1.0 for a row, 0.0 for padding\n    ...",
         setup="",
-        call="[my_pad(np.ones((10, 2), np.float32), 8), my_pad(np.ones((8, 2), np.float32), 8)]",
+        call="{f'{k} rows': my_pad(np.ones((k, 2), np.float32), 8) for k in (10, 8)}",
         own=True,
-        want=[
-            (np.pad(np.ones((10, 2), np.float32), ((0, 6), (0, 0))), (np.arange(16) < 10) * 1.0),
-            (np.ones((8, 2), np.float32), np.ones(8)),
-        ],
+        want={"10 rows": _padded(10, 16), "8 rows": _padded(8, 8)},
         wrong=(
             Wrong(
                 "full",
                 "When n divides the number of rows, nothing is to be added: `-len(rows) % n`.",
-                value=[
-                    (
-                        np.pad(np.ones((10, 2), np.float32), ((0, 6), (0, 0))),
-                        (np.arange(16) < 10) * 1.0,
-                    ),
-                    (
-                        np.pad(np.ones((8, 2), np.float32), ((0, 8), (0, 0))),
-                        (np.arange(16) < 8) * 1.0,
-                    ),
-                ],
+                value={"10 rows": _padded(10, 16), "8 rows": _padded(8, 16)},
             ),
             Wrong(
                 "dropped",
                 "The last rows are gone: they are to be kept, and others added.",
-                value=[(np.ones((8, 2), np.float32), np.ones(8))] * 2,
+                value={"10 rows": _padded(8, 8), "8 rows": _padded(8, 8)},
             ),
         ),
         hints=("`-len(rows) % n` rows are missing.", "`np.pad(rows, ((0, missing), (0, 0)))`"),
@@ -224,12 +234,12 @@ EXERCISES = (
         name="accumulate",
         task="Sum the gradients of four microbatches on each device, and of all devices, with one "
         "all-reduce.",
-        start="def my_gradient(w, x, axis):\n"
+        start="def my_accumulate(w, x, axis):\n"
         "    # x: (4, 2, 16); the loss of a microbatch is sum(tanh(x[m] @ w))\n    ...",
         setup=f"""{LINE}{PUT}x = put(np.sin(table(32, 32)).reshape(32, 2, 16), "i")
 w = np.cos(table(16, 1))[:, 0]
 f = jax.jit(jax.shard_map(
-    lambda w, x: my_gradient(w, x, "i"), mesh=mesh, in_specs=(P(), P("i")), out_specs=P()))
+    lambda w, x: my_accumulate(w, x, "i"), mesh=mesh, in_specs=(P(), P("i")), out_specs=P()))
 """,
         call="f(w, x)",
         want=np.einsum(
@@ -263,9 +273,10 @@ f = jax.jit(jax.shard_map(
         name="fsdp_gradient",
         task="Gather w to use it, and return the gradient of the sum over all devices of "
         "`tanh(x @ w)`, of the rows of w that the device has.",
-        start="def my_gradient(w, x, axis):\n    # shapes on a device: (2, 4) and (1, 16)\n    ...",
+        start="def my_fsdp_gradient(w, x, axis):\n"
+        "    # shapes on a device: (2, 4) and (1, 16)\n    ...",
         setup=mapped(
-            "my_gradient",
+            "my_fsdp_gradient",
             'P("i")',
             w=("np.cos(table(16, 4))", '"i"'),
             x=("np.sin(table(8, 16))", '"i"'),
@@ -477,7 +488,8 @@ f = jax.jit(jax.shard_map(
             ),
             Wrong(
                 "own",
-                "Devices have different results, and `out_specs=P()` says that they are equal.",
+                "For JAX, devices may have different results, and `out_specs=P()` says that they "
+                "are equal: `pmean` over the axis. What `all_gather` gives may differ for JAX.",
                 raises="out_specs",
             ),
         ),

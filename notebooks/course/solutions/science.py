@@ -16,7 +16,7 @@ def my_merge(a, b):
 # %% ring_attention
 
 
-def my_attention(q, k, v, axis):
+def my_ring_attention(q, k, v, axis):
     n = jax.lax.axis_size(axis)
     around = [(j, (j + 1) % n) for j in range(n)]
     largest, total, out = -jnp.inf, 0.0, 0.0
@@ -33,7 +33,7 @@ def my_attention(q, k, v, axis):
 # %% causal_attention
 
 
-def my_attention(q, k, v, axis):
+def my_causal_attention(q, k, v, axis):
     n, me = jax.lax.axis_size(axis), jax.lax.axis_index(axis)
     around, rows = [(j, (j + 1) % n) for j in range(n)], jnp.arange(2)
     largest, total, out = -jnp.inf, 0.0, 0.0
@@ -144,5 +144,5 @@ def my_scan(x, mesh):
 # %% pmap_step
 
 
-def my_step(w, x, y):
+def my_pmap_step(w, x, y):
     return w - 0.1 * jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)

@@ -11,15 +11,15 @@ my_mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.Axis
 
 # %% two_axes
 
-my_spec = P("data", "model")
+my_two_axes = P("data", "model")
 
 # %% both_axes
 
-my_spec = P(("data", "model"))
+my_both_axes = P(("data", "model"))
 
 # %% columns
 
-my_spec = P(None, "model")
+my_columns = P(None, "model")
 
 # %% process_rows
 
@@ -45,7 +45,7 @@ def my_means(x):
 # %% roll_in_shards
 
 
-def my_roll(x, mesh):
+def my_roll_in_shards(x, mesh):
     def of_shard(block):
         return jnp.roll(block, 1, axis=0) - block
 
@@ -66,7 +66,7 @@ def my_moe(tokens, routes, weights, axis):
 # %% collective_matmul
 
 
-def my_matmul(x, w, axis):
+def my_collective_matmul(x, w, axis):
     n, me = jax.lax.axis_size(axis), jax.lax.axis_index(axis)
     out = x @ jax.lax.dynamic_slice_in_dim(w, 2 * me, 2)
     for k in range(1, n):
@@ -77,15 +77,15 @@ def my_matmul(x, w, axis):
 
 # %% still_matmul
 
-my_spec = P(None, "model")
+my_still_matmul = P(None, "model")
 
 # %% scattered_matmul
 
 
-def my_matmul(x, w, axis):
+def my_scattered_matmul(x, w, axis):
     return jax.lax.psum_scatter(x @ w, axis, tiled=True)
 
 
 # %% donate
 
-my_step = jax.jit(lambda x: x / 2, donate_argnums=0)
+my_donate = jax.jit(lambda x: x / 2, donate_argnums=0)

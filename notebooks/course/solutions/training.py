@@ -7,7 +7,7 @@ import numpy as np
 # %% mean_gradient
 
 
-def my_gradient(w, x, y, axis):
+def my_mean_gradient(w, x, y, axis):
     def loss(w):
         return jax.lax.pmean(jnp.mean((x @ w - y) ** 2), axis)
 
@@ -48,7 +48,7 @@ def my_norm(gradient, axis):
 # %% accumulate
 
 
-def my_gradient(w, x, axis):
+def my_accumulate(w, x, axis):
     own = jax.lax.pcast(w, axis, to="varying")
 
     def add(total, batch):
@@ -61,7 +61,7 @@ def my_gradient(w, x, axis):
 # %% fsdp_gradient
 
 
-def my_gradient(w, x, axis):
+def my_fsdp_gradient(w, x, axis):
     def loss(w):
         return jnp.sum(jnp.tanh(x @ jax.lax.all_gather(w, axis, tiled=True)))
 

@@ -265,7 +265,7 @@ def my_halo(x, axis):
 # %% ring_matmul: column
 
 
-def my_matmul(x, w, axis):
+def my_ring_matmul(x, w, axis):
     n = jax.lax.axis_size(axis)
     out = 0
     for k in range(n):
@@ -277,7 +277,7 @@ def my_matmul(x, w, axis):
 # %% ring_matmul: direction
 
 
-def my_matmul(x, w, axis):
+def my_ring_matmul(x, w, axis):
     n, me = jax.lax.axis_size(axis), jax.lax.axis_index(axis)
     out = 0
     for k in range(n):

@@ -14,7 +14,7 @@ def my_merge(a, b):
 # %% ring_attention: blocks
 
 
-def my_attention(q, k, v, axis):
+def my_ring_attention(q, k, v, axis):
     n, out = jax.lax.axis_size(axis), 0
     for _ in range(n):
         out = out + jax.nn.softmax(q @ k.T / 2, axis=1) @ v / n
@@ -25,14 +25,14 @@ def my_attention(q, k, v, axis):
 # %% ring_attention: own
 
 
-def my_attention(q, k, v, axis):
+def my_ring_attention(q, k, v, axis):
     return jax.nn.softmax(q @ k.T / 2, axis=1) @ v
 
 
 # %% causal_attention: local
 
 
-def my_attention(q, k, v, axis):
+def my_causal_attention(q, k, v, axis):
     n, total, out = jax.lax.axis_size(axis), 0, 0
     sees = jnp.tril(jnp.ones((2, 2), bool))
     for _ in range(n):
@@ -45,7 +45,7 @@ def my_attention(q, k, v, axis):
 # %% causal_attention: all
 
 
-def my_attention(q, k, v, axis):
+def my_causal_attention(q, k, v, axis):
     n, total, out = jax.lax.axis_size(axis), 0, 0
     for _ in range(n):
         weights = jnp.exp(q @ k.T / 2)
@@ -57,7 +57,7 @@ def my_attention(q, k, v, axis):
 # %% causal_attention: nan
 
 
-def my_attention(q, k, v, axis):
+def my_causal_attention(q, k, v, axis):
     n, me = jax.lax.axis_size(axis), jax.lax.axis_index(axis)
     around, rows, total, out = [(j, (j + 1) % n) for j in range(n)], jnp.arange(2), 0, 0
     for step in range(n):
@@ -117,6 +117,15 @@ def my_heat(u, axis):
     for _ in range(10):
         wide = jnp.concatenate([above, u, below])
         u = u + 0.1 * (wide[:-2] + wide[2:] - 2 * u)
+    return u
+
+
+# %% heat: block
+
+
+def my_heat(u, axis):
+    for _ in range(10):
+        u = u + 0.1 * (jnp.roll(u, 1, axis=0) + jnp.roll(u, -1, axis=0) - 2 * u)
     return u
 
 
@@ -235,14 +244,14 @@ def my_scan(x, mesh):
 # %% pmap_step: sum
 
 
-def my_step(w, x, y):
+def my_pmap_step(w, x, y):
     return w - 0.1 * jax.grad(lambda w: jnp.sum((x @ w - y) ** 2))(w)
 
 
 # %% pmap_step: copies
 
 
-def my_step(w, x, y):
+def my_pmap_step(w, x, y):
     stepped = w - 0.1 * jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
     return jnp.tile(stepped, (8, 1))
 
@@ -250,6 +259,6 @@ def my_step(w, x, y):
 # %% pmap_step: axis
 
 
-def my_step(w, x, y):
+def my_pmap_step(w, x, y):
     gradient = jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
     return w - 0.1 * jax.lax.pmean(gradient, "i")

@@ -15,15 +15,15 @@ my_mesh = jax.make_mesh((4, 2), ("model", "data"), axis_types=(jax.sharding.Axis
 
 # %% two_axes: layout
 
-my_spec = P("model", "data")
+my_two_axes = P("model", "data")
 
 # %% both_axes: layout
 
-my_spec = P(("model", "data"))
+my_both_axes = P(("model", "data"))
 
 # %% columns: layout
 
-my_spec = P("model")
+my_columns = P("model")
 
 # %% process_rows: device_put
 
@@ -63,7 +63,7 @@ def my_means(x):
 # %% roll_in_shards: whole
 
 
-def my_roll(x, mesh):
+def my_roll_in_shards(x, mesh):
     return jnp.roll(x, 1, axis=0) - x
 
 
@@ -85,14 +85,14 @@ def my_moe(tokens, routes, weights, axis):
 # %% collective_matmul: gather
 
 
-def my_matmul(x, w, axis):
+def my_collective_matmul(x, w, axis):
     return jax.lax.all_gather(x, axis, axis=1, tiled=True) @ w
 
 
 # %% collective_matmul: rows
 
 
-def my_matmul(x, w, axis):
+def my_collective_matmul(x, w, axis):
     n = jax.lax.axis_size(axis)
     out = 0
     for k in range(n):
@@ -103,16 +103,16 @@ def my_matmul(x, w, axis):
 
 # %% still_matmul: rows
 
-my_spec = P("model")
+my_still_matmul = P("model")
 
 # %% scattered_matmul: sum
 
 
-def my_matmul(x, w, axis):
+def my_scattered_matmul(x, w, axis):
     whole, me = jax.lax.psum(x @ w, axis), jax.lax.axis_index(axis)
     return jax.lax.dynamic_slice_in_dim(whole, 2 * me, 2)
 
 
 # %% donate: kept
 
-my_step = jax.jit(lambda x: x / 2)
+my_donate = jax.jit(lambda x: x / 2)

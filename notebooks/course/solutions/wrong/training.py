@@ -7,14 +7,14 @@ import numpy as np
 # %% mean_gradient: sum
 
 
-def my_gradient(w, x, y, axis):
+def my_mean_gradient(w, x, y, axis):
     return jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
 
 
 # %% mean_gradient: again
 
 
-def my_gradient(w, x, y, axis):
+def my_mean_gradient(w, x, y, axis):
     own = jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
     return jax.lax.psum(own, axis)
 
@@ -22,7 +22,7 @@ def my_gradient(w, x, y, axis):
 # %% mean_gradient: own
 
 
-def my_gradient(w, x, y, axis):
+def my_mean_gradient(w, x, y, axis):
     own = jax.lax.pcast(w, axis, to="varying")
     return jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(own)
 
@@ -32,6 +32,13 @@ def my_gradient(w, x, y, axis):
 
 def my_mean(losses, mask, axis):
     return jax.lax.pmean(jnp.sum(losses * mask) / jnp.maximum(jnp.sum(mask), 1), axis)
+
+
+# %% uneven_mean: nan
+
+
+def my_mean(losses, mask, axis):
+    return jax.lax.pmean(jnp.sum(losses * mask) / jnp.sum(mask), axis)
 
 
 # %% uneven_mean: padding
@@ -46,6 +53,13 @@ def my_mean(losses, mask, axis):
 
 def my_key(seed):
     return jax.random.key(seed)
+
+
+# %% process_keys: sum
+
+
+def my_key(seed):
+    return jax.random.key(seed + jax.process_index())
 
 
 # %% process_keys: seed
@@ -89,7 +103,7 @@ def my_norm(gradient, axis):
 # %% accumulate: each
 
 
-def my_gradient(w, x, axis):
+def my_accumulate(w, x, axis):
     def add(total, batch):
         return total + jax.grad(lambda w: jnp.sum(jnp.tanh(batch @ w)))(w), None
 
@@ -99,7 +113,7 @@ def my_gradient(w, x, axis):
 # %% accumulate: own
 
 
-def my_gradient(w, x, axis):
+def my_accumulate(w, x, axis):
     own = jax.lax.pcast(w, axis, to="varying")
     return jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w)))(own)
 
@@ -107,7 +121,7 @@ def my_gradient(w, x, axis):
 # %% fsdp_gradient: sum
 
 
-def my_gradient(w, x, axis):
+def my_fsdp_gradient(w, x, axis):
     whole = jax.lax.all_gather(w, axis, tiled=True)
     gradient = jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w)))(whole)
     total, me = jax.lax.psum(gradient, axis), jax.lax.axis_index(axis)
@@ -117,7 +131,7 @@ def my_gradient(w, x, axis):
 # %% fsdp_gradient: own
 
 
-def my_gradient(w, x, axis):
+def my_fsdp_gradient(w, x, axis):
     whole, me = jax.lax.all_gather(w, axis, tiled=True), jax.lax.axis_index(axis)
     gradient = jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w)))(whole)
     return jax.lax.dynamic_slice_in_dim(gradient, 2 * me, 2)
