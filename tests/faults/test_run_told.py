@@ -62,8 +62,8 @@ def told(text: str) -> set[str]:
     text = re.sub(r"(, first)? · after .*| · line .*|\.? Did you mean: .*", "", text)
     frame = r"[\s-]|Traceback|Cell In|File |\w+ +Trace"
     lines = [re.sub("^jaxnb: ", "", each) for each in text.splitlines()]
-    kept = "\n".join(each for each in lines if each and not re.match(frame, each))
-    return {each.strip() for each in re.split(r"(?<=[.;:])\s|\n", kept)}
+    kept = " ".join(each for each in lines if each and not re.match(frame, each))
+    return {each.strip() for each in re.split(r"(?<=[.;:])\s", kept)}
 
 
 @pytest.mark.thorough
@@ -74,7 +74,7 @@ def test_a_script_is_told_what_a_cell_is(name: str, group: Session, tmp_path: Pa
     process = launch(tmp_path, source)
     _, said = process.communicate(timeout=PATIENT_SECONDS)
     assert process.returncode == 1
-    in_cell = told(of_script("\n".join([*notices.said, error_card(result).text])))
+    in_cell = told(of_script("\n".join([*notices.said, error_card(result, is_whole=True).text])))
     assert in_cell
     assert in_cell - told(said) == set(), said
     assert "spmd" not in said
