@@ -344,30 +344,27 @@ def footer_card(result: CellResult) -> Card:
     return stacked([timing_card(result.timing, compiled=has_compiled), footer])
 
 
-MOST_LINES = 10
-"""So many lines of a process's output are a click away, the last ones."""
+MOST_PROCESSES = 64
+"""The outputs of so many are a click away."""
+
+MOST_LINES, MOST_CHARS, LINE_CHARS = 10, 4000, 200
+"""Of each the last lines and characters, and of a line the first."""
 
 
 def _outputs(result: CellResult) -> list[Block]:
     """Returns what each process has written; nothing if all have written the same."""
-    written = {i: f"{r.stdout}{r.stderr}" for i, r in sorted(result.per_process.items())}
+    written = {i: (each.stdout, each.stderr) for i, each in sorted(result.per_process.items())}
     if len(set(written.values())) < 2:
         return []
     blocks: list[Block] = []
-    for i, text in [*written.items()][:MOST_PROCESSES]:
-        shown = text[-MOST_CHARS:].rstrip("\n").split("\n")[-MOST_LINES:]
-        kept = "\n".join(line[:LINE_CHARS] for line in shown)
+    for i, texts in [*written.items()][:MOST_PROCESSES]:
+        end = "".join(text[-MOST_CHARS:] for text in texts)[-MOST_CHARS:]
+        whole = end.rstrip("\n")
+        kept = "\n".join(line[:LINE_CHARS] for line in whole.split("\n")[-MOST_LINES:])
+        is_all = len(kept) == len(whole) and len(end) == sum(map(len, texts))
         where = f"all in `spmd.results[{result.cell}].per_process[{i}].stdout`"
-        facts = [where] if len(kept) < len(text.rstrip("\n")) else []
-        blocks += [Facts(facts, f"process {i}", "small"), Pre(kept)]
+        blocks += [Facts([] if is_all else [where], f"process {i}", "small"), Pre(kept)]
     return blocks
-
-
-MOST_PROCESSES = 64
-"""The outputs of so many are a click away."""
-
-MOST_CHARS, LINE_CHARS = 4000, 200
-"""Of those the last characters, and of a line the first."""
 
 
 def straggler(result: CellResult) -> int | None:

@@ -372,7 +372,7 @@ class _Reader:
             source=self.frames.line(metadata.number(15), metadata.text(3), metadata.number(4)),
             groups=groups_of(message),
             pairs=tuple((pair.number(1), pair.number(2)) for pair in message.messages(52)),
-            dimension=message.numbers(14)[0] if message.numbers(14) else None,
+            dimension=next(iter(message.numbers(14)), None),
             has_channel=message.number(26) > 0,
             global_ids=bool(message.number(71)),
             trip_count=_trip_count(message.text(43)) if opcode == "while" else None,

@@ -362,16 +362,16 @@ def _together(made: _Made, *, will_run: bool) -> model.Variant:
 
 def _run(call: Given, made: _Made, row: model.Variant, repeats: int | None) -> model.Variant:
     """Runs a variant on its processes; the others hear how it went."""
-    arrays: list[jax.Array] = []
+    given: list[Any] = []  # made once: calls are timed
 
     def prepare() -> None:
         assert made.mesh is not None
         process_variants.require_devices(call, made.mesh)
         pairs = zip(call.arrays, made.shardings, strict=True)
-        arrays.extend(process_variants.placed(leaf, sharding) for leaf, sharding in pairs)
-        jax.block_until_ready(arrays)
+        given.extend(call.filled(process_variants.placed(*each) for each in pairs))
+        jax.block_until_ready(given)
 
-    run = (lambda: made.compiled(*call.filled(arrays))) if made.is_here else None
+    run = (lambda: made.compiled(*given)) if made.is_here else None
     try:
         return replace(row, timing=measure(run, prepare, repeats))
     except CallFailedError as error:
