@@ -66,6 +66,12 @@ def ranks_label(processes: Iterable[int]) -> str:
     return ",".join(parts)
 
 
+def class_label(kind: type) -> str:
+    """Returns a class's name, with its module unless that is Python's own: ``"numpy.ndarray"``."""
+    is_own = kind.__module__ == "builtins"
+    return kind.__qualname__ if is_own else f"{kind.__module__}.{kind.__qualname__}"
+
+
 def processes_label(processes: Iterable[int]) -> str:
     """Returns ``"process 2"`` or ``"processes 0,2-3"``."""
     known = set(processes)

@@ -269,11 +269,15 @@ def error_card(result: CellResult, *, ansi: bool = False, is_whole: bool = False
         summary = Facts(parts, f"{name}:" if odd or message else name)
         # A script's traceback may lead through modules: a line of the table alone says less.
         said, table = ("", []) if told or i or is_whole else _sides(result, error)
-        body = [Note(said), *table] if table else [Pre(_body(result, group, ansi=True))]
-        folds.append(Fold(summary, [] if told else body, opened=i == 0))
-        text = told or _body(result, group, ansi=ansi, is_whole=is_whole)
-        if table:
-            text = f"{by_words(said)}\n{text_of(table)}"
+        body: list[Block]
+        if told:
+            body, text = [], told
+        elif table:
+            body, text = [Note(said), *table], f"{by_words(said)}\n{text_of(table)}"
+        else:
+            body = [Pre(_body(result, group, ansi=True))]
+            text = _body(result, group, ansi=ansi, is_whole=is_whole)
+        folds.append(Fold(summary, body, opened=i == 0))
         where = _details(groups, i, told_in=strip_ansi(text))
         heading = f"{name}: {odd}" if odd else f"{name} on {where}"
         texts.append(f"{heading}\n{text}")
@@ -287,7 +291,7 @@ def _sides(result: CellResult, error: ProcessError) -> tuple[str, list[Block]]:
     rows = rows_of(parted.sides) if parted is not None and nothing_ran else []
     if not rows or parted is None:
         return "", []
-    differ = differing_arguments(parted.sides).rstrip("; ")
+    differ = differing_arguments(parted.sides)
     number = f"Dispatch {parted.number} of {the_cell()}" if parted.number else "It"
     said = f"{number} has run on none{trust}{f' {capitalized(differ)}.' if differ else ''}"
     columns = [Column("process"), Column("line", ">"), Column("was to dispatch", least=20),

@@ -16,7 +16,7 @@ from jaxnb.arrays.blocks import differing
 from jaxnb.arrays.lost import LostArray
 from jaxnb.arrays.process_canonical import MAX_VISITED, TooManyError, in_one_order
 from jaxnb.arrays.process_pulls import NotFoundError, layout_of_value
-from jaxnb.labels import LOST
+from jaxnb.labels import LOST, class_label
 from jaxnb.model.arrays import MAX_DIGEST_BYTES
 from jaxnb.model.cells import ValueInfo
 
@@ -82,12 +82,7 @@ def describe(
         max_payload_bytes: A longer pickle does not travel; the notebook fetches it on demand.
         hold: Takes the arrays that the notebook may ask for later.
     """
-    kind = type(value)
-    type_name = (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else (f"{kind.__module__}.{kind.__qualname__}")
-    )
+    type_name = class_label(type(value))
     if process_packing.is_array(value):
         hold([value])
         return _describe_array(value, mimebundle, max_payload_bytes)

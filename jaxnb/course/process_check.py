@@ -18,6 +18,7 @@ from jaxnb.cells.process_repeating import keep_lines
 from jaxnb.compiled.compiling import parse_call
 from jaxnb.compiled.process_compiled import compile_call
 from jaxnb.course.messages import Answer, Leaf, Shard
+from jaxnb.labels import class_label, one_line
 from jaxnb.launch import process_join
 
 MAX_TEXT = 60
@@ -122,12 +123,7 @@ def leaf_of(value: Any, wanted: Any) -> Leaf:
                 for shard in value.addressable_shards
             ),
         )
-    kind = type(value)
-    name = (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    name = class_label(type(value))
     if isinstance(value, np.ndarray | np.generic | bool | int | float | complex | str):
         data = np.asarray(value)
         whole = tuple((0, n) for n in data.shape)
@@ -145,5 +141,4 @@ def _plain(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _text(value: Any) -> str:
-    text = str(value).replace("PartitionSpec", "P", 1)
-    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
+    return one_line(str(value).replace("PartitionSpec", "P", 1), MAX_TEXT)

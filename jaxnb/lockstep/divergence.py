@@ -270,7 +270,8 @@ def disagreement(found: Sequence[model.Side], mine: model.Dispatch) -> str:
         differs = "different inputs" if len(made) == 1 else "different programs"
         groups = " / ".join(ranks_label(side.processes) for side in found)
         does = [f"{differs} on processes {groups}, where all were to dispatch {mine}"]
-    shapes = differing_arguments(found)
+    differ = differing_arguments(found)
+    shapes = f"{differ}; " if differ else ""
     everyone = processes_label(mine.processes)
     which = f"dispatch {mine.number}" if mine.number else "a thread's dispatch"
     trust = STILL_VALID
@@ -308,7 +309,7 @@ def _row(side: model.Side, mine: model.Dispatch, *, are_named: bool) -> Row:
 
 
 def differing_arguments(found: Sequence[model.Side]) -> str:
-    """Returns which arguments of one function have other shapes, with ``"; "``; or nothing."""
+    """Returns which arguments of one function have other shapes; or nothing."""
     made = {side.processes: side.dispatch for side in found if side.dispatch is not None}
     given = {who: each.arguments.first for who, each in made.items() if each.arguments}
     counts = {each.arguments.count for each in made.values() if each.arguments}
@@ -326,7 +327,7 @@ def differing_arguments(found: Sequence[model.Side]) -> str:
     if not told:
         return ""
     more = f"; and {len(told) - MOST_ARGUMENTS} more" if len(told) > MOST_ARGUMENTS else ""
-    return f"{'; '.join(told[:MOST_ARGUMENTS])}{more}; "
+    return f"{'; '.join(told[:MOST_ARGUMENTS])}{more}"
 
 
 def unequal_replicas_text(mine: model.Dispatch, differing: Sequence[Sequence[int]]) -> str:

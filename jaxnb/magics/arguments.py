@@ -98,7 +98,7 @@ class MagicParser(argparse.ArgumentParser):
         if unknown and not found.help:
             word = unknown[0].partition("=")[0]
             is_number = word.isdecimal() and "-n" in self.options
-            near = self._near("-n", word) if is_number else self._suggested(word)
+            near = _near("-n", word) if is_number else self._suggested(word)
             is_host = "--hosts" in words and word[0] != "-" and not is_number
             if is_host or any(each.endswith(",") for each in words):
                 near = " A list takes commas without spaces, as in `0,2` and `hostA,hostB`."
@@ -111,10 +111,11 @@ class MagicParser(argparse.ArgumentParser):
         """Returns what was probably meant: the option that may have the word as its value."""
         value = word.lstrip("-")
         taking = [name for name, known in self.offers.items() if value in known and name]
-        return self._near(taking[-1], value) if taking else suggest(word, self.options)
+        return _near(taking[-1], value) if taking else suggest(word, self.options)
 
-    def _near(self, option: str, value: str) -> str:
-        return f" Did you mean `{option} {value}`?"
+
+def _near(option: str, value: str) -> str:
+    return f" Did you mean `{option} {value}`?"
 
 
 def positive_seconds(text: str) -> float:

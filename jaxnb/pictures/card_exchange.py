@@ -19,7 +19,7 @@ from jaxnb.labels import one_line, plural, short_number
 from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.compiled import CollectiveKind
 from jaxnb.options import one_of
-from jaxnb.pictures.exchange import Arrival, Exchange, Held, Piece, play
+from jaxnb.pictures.exchange import Arrival, Exchange, Held, Piece, cuts, play
 
 DRAWN = 8
 """A group of more devices is drawn as one of :data:`FEW`."""
@@ -40,9 +40,6 @@ KINDS: dict[str, CollectiveKind] = {
 """What JAX calls collectives, to what XLA does."""
 
 NAMES = {kind: name for name, kind in KINDS.items()}
-
-CUT = ("all-reduce", "reduce-scatter", "all-to-all")
-"""What cuts each device's data into parts."""
 
 _SAYS: dict[CollectiveKind, str] = {
     "all-reduce": "Every device gets the sum Σ: in the first half of the steps parts are summed on "
@@ -122,15 +119,15 @@ def exchange_blocks(
     """
     size = len(group) if len(group) <= DRAWN else FEW
     is_ring = not pairs or (group[-1], group[0]) in pairs
-    is_cut = kind != "all-reduce" or elements is None or elements >= size
-    found, label = play(kind, size, is_ring=is_ring, is_cut=is_cut), _Labels(size, values)
+    is_small = kind == "all-reduce" and not cuts(kind, len(group), elements)
+    found, label = play(kind, size, is_ring=is_ring, is_cut=not is_small), _Labels(size, values)
     is_whole = size == len(group)
     rows = [
         f"{label.name(d)}{f' · {device_label(group[d], owners or {})}' if is_whole else ''}"
         for d in range(size)
     ]
-    how = [_SAYS[kind] if is_cut else "Every device gets the sum Σ; it is too small to be cut."]
-    if size > FEW and is_cut and kind in ("all-reduce", "reduce-scatter"):
+    how = ["Every device gets the sum Σ; it is too small to be cut." if is_small else _SAYS[kind]]
+    if size > FEW and not is_small and kind in ("all-reduce", "reduce-scatter"):
         how.append("b0…d0 is a sum too, of b0, c0 and d0.")
     if pairs and not is_ring:
         how.append("Who gets nothing has zeros.")
@@ -307,8 +304,7 @@ def _asked_values(
             f"groups of at most {DRAWN}. Nothing was drawn."
         )
     found = found.reshape(devices, -1)
-    is_cut = kind in CUT and (kind != "all-reduce" or found.shape[1] >= size)
-    if is_cut and found.shape[1] % size:
+    if cuts(kind, size, found.shape[1]) and found.shape[1] % size:
         raise UsageError(
             f"Each device has {plural(found.shape[1], 'value')}, which cannot be cut into {size} "
             f"equal parts, one for each. Nothing was drawn. Give each device {size} values."

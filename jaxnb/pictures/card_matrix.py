@@ -13,8 +13,8 @@ from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import WIDTH, text_table
 from jaxnb.labels import BYTE_UNITS, format_bytes, one_line, plural
 from jaxnb.model.compiled import Collective, CompiledReport
-from jaxnb.pictures.card_exchange import CUT, NAMES, device_label, exchange_blocks
-from jaxnb.pictures.exchange import line_of, matrix
+from jaxnb.pictures.card_exchange import NAMES, device_label, exchange_blocks
+from jaxnb.pictures.exchange import cuts, line_of, matrix
 
 WHOLE = 32
 """From so many devices on, the matrix is drawn by axis."""
@@ -59,8 +59,7 @@ def _picture(
     times = f" in {count} executions" if count > 1 else ""
     facts = [f"each device sends {sent}{times}"]
     elements = min(prod(part.shape) for part in each.parts)
-    is_cut = each.kind in CUT and (each.kind != "all-reduce" or elements >= len(group))
-    if len(alike) == 1 and is_cut:
+    if len(alike) == 1 and cuts(each.kind, len(group), elements):
         part = sum(p.nbytes for p in each.parts)
         part = part if each.kind == "reduce-scatter" else -(-part // len(group))
         along = "" if each.dimension is None else f" along dimension {each.dimension}"

@@ -51,6 +51,20 @@ class Exchange:
     after: Held
 
 
+def cuts(kind: CollectiveKind, size: int, elements: int | None) -> bool:
+    """Whether a collective cuts each device's data into parts, one for each of its group.
+
+    Args:
+        kind: The collective.
+        size: How many devices the group has.
+        elements: How many elements each device has; None if that is not known. An all-reduce of
+            fewer than there are devices leaves them whole.
+    """
+    if kind == "all-reduce":
+        return elements is None or elements >= size
+    return kind in ("reduce-scatter", "all-to-all")
+
+
 def play(kind: CollectiveKind, size: int, *, is_ring: bool = True, is_cut: bool = True) -> Exchange:
     """Returns what a collective does in a group of so many devices.
 
