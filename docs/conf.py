@@ -8,10 +8,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-from support.pages import faults_table, unequal_table  # noqa: E402
+from support.pages import faults_table, programs_text, unequal_table  # noqa: E402
 
 TABLES = {
     "what_goes_wrong": ("<!-- the table of tests/faults/table/rows.py -->", faults_table()),
+    "collectives": ("<!-- the programs of tests/support/programs.py -->", programs_text()),
     "what_differs": ("<!-- the table of tests/faults/unequal/rows.py -->", unequal_table()),
 }
 

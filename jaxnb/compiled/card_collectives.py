@@ -29,7 +29,10 @@ _COLUMNS = (
 
 _KINDS = {"bfloat": "bf", "float": "f", "complex": "c", "uint": "u", "int": "i"}
 
-_SENDS = "Sends: what one execution makes each device send, by ring and pairwise algorithms."
+_SENDS = (
+    "Sends: what one execution makes each device send, by ring and pairwise algorithms. "
+    "`%spmd_help collective` explains the word."
+)
 _LOOPS = "XLA counts the body of a loop once, so FLOPs and memory traffic are too low."
 _UNKNOWN = "?: in a loop whose trip count is not known before it runs; totals count it once."
 _AT_MOST = "≤: in a branch that may not be taken."

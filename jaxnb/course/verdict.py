@@ -16,6 +16,8 @@ from jaxnb.labels import format_bytes, format_seconds, plural, ranks_label
 if TYPE_CHECKING:
     from jaxnb.course.exercise import Exercise
 
+WORDS = "`%spmd_help glossary` explains the words, `%spmd_help shard` one of them."
+
 MOST_DIFFERENCES = 3
 MOST_PRINTED_LINES, MOST_PRINTED_CHARS = 10, 200
 
@@ -179,7 +181,7 @@ def exercise_card(exercise: Exercise) -> Card:
         Note(exercise.task),
         Pre(exercise.start),
         Facts(limits, look="dim"),
-        Note(f"{_to_type(exercise.listed, 'check')} in a plain cell.", "dim"),
+        Note(f"{_to_type(exercise.listed, 'check')} in a plain cell. {WORDS}", "dim"),
     )
 
 
@@ -208,4 +210,4 @@ def list_card(groups: Sequence[tuple[str, Sequence[Exercise]]]) -> Card:
         opened = is_first and passed < len(exercises)
         is_first = is_first and not opened
         folds.append(Fold(Facts([f"{passed} of {len(rows)} passed"], topic), [table], opened))
-    return card_of(*folds)
+    return card_of(*folds, Note(WORDS, "dim"))

@@ -354,8 +354,8 @@ class SpmdMagics(SessionMagics):
 
     @line_magic
     def spmd_help(self, line: str) -> None:
-        """Shows a page about what JAX does without a word. `%spmd_help` lists the pages."""
-        from jaxnb.pitfalls.findings import page
+        """Shows a page about what JAX does without a word, or a word. `%spmd_help` lists them."""
+        from jaxnb.pitfalls.help import page
 
         text = page(line.strip())
         display(Markdown(text)) if is_notebook(self.shell) else print(text)

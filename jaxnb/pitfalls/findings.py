@@ -4,30 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from jaxnb.labels import capitalized, processes_label
 from jaxnb.model.insight import NanFound, NanPlace, Pitfall
 from jaxnb.model.scripts import cell_label, the_cell
-from jaxnb.options import one_of
-
-_INSTALLED = Path(__file__).parent / "pages"
-_CHECKOUT = Path(__file__).parents[2] / "docs" / "pitfalls"
-
-
-def page(name: str) -> str:
-    """Returns the text of a page; without a name, of the one that lists them.
-
-    Raises:
-        UsageError: There is none of that name.
-    """
-    place = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT
-    files = {each.stem: each for each in place.glob("*.md")}
-    known = tuple(sorted(files.keys() - {"index"}))
-    if not name:
-        listed = (f"- `%spmd_help {each}`" for each in known)
-        return "\n".join(["What JAX does without a word, a page each:", "", *listed])
-    return files[one_of("page", name, known, "Nothing was shown.")].read_text()
 
 
 def merged(by_process: Mapping[int, Iterable[Pitfall]]) -> tuple[Pitfall, ...]:

@@ -11,7 +11,8 @@ from jaxnb.cells.card_cell import pitfalls_card
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, PitfallWarning
 from jaxnb.model.insight import Pitfall
-from jaxnb.pitfalls.findings import Said, page
+from jaxnb.pitfalls.findings import Said
+from jaxnb.pitfalls.help import page
 from jaxnb.session import Session
 from support.fixtures import own_frames
 

@@ -83,7 +83,7 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
         for path in (ROOT / "jaxnb").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    pages = (ROOT / "docs" / "pitfalls").glob("*.md")
+    pages = (*(ROOT / "docs" / "pitfalls").glob("*.md"), ROOT / "docs" / "glossary.md")
     in_checkout |= {f"jaxnb/pitfalls/pages/{page.name}" for page in pages}
     in_checkout |= {f"jaxnb/course/notebooks/{name}" for name in course_files(solutions=True)}
     names = set(zipfile.ZipFile(wheel).namelist())

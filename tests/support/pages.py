@@ -1,4 +1,4 @@
-"""The tables of faults and of what is unequal, as ``docs/conf.py`` puts them into their pages."""
+"""What ``docs/conf.py`` puts into pages: what the tests know of faults, inequality and programs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from faults.table.rows import NO_ROW, WHEN, Row
 from faults.table.rows import ROWS as FAULTS
 from faults.unequal.rows import ROWS as UNEQUAL
+from support.programs import COMMON, PROGRAMS
 
 ABOUT = {
     "starting": "while the processes join each other",
@@ -39,6 +40,23 @@ def unequal_table() -> str:
         for row in UNEQUAL
     ]
     return _table(head, lines)
+
+
+def programs_text() -> str:
+    """Returns the six programs, each with what it sends by hand."""
+    parts = [f"All of them begin with\n\n```python\n{COMMON.strip()}\n```"]
+    for name, program in PROGRAMS.items():
+        code = f"```python\n{program.setup.strip()}\n\n{program.call}\n```"
+        lines = [
+            (row.kind, f"{', '.join(row.axes)}, {row.group_size}",
+             f"{row.sends} = {row.bytes:,}".replace(",", " "), str(row.count), row.why)
+            for row in program.rows
+        ]  # fmt: skip
+        head = ("collective", "over", "each device sends", "times", "why")
+        lesson = f"The notebook {{doc}}`course/{program.notebook}` teaches it."
+        title = f"### {name[0].upper()}{name[1:]}"
+        parts += [title, code, _table(head, lines), lesson]
+    return "\n\n".join(parts)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -8,11 +8,15 @@ bytes, a complex64 has 8. `n` is the size of a group.
     reduce-scatter          (n-1) × result   (its input is n times as large)
     all-to-all            (n-1)/n × result
     collective-permute              result, of each device that sends
+
+The documentation's page on collectives shows them, and their bytes, from here.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 COMMON = """
 from functools import partial
@@ -24,23 +28,45 @@ def abstract(mesh, shape, *spec, dtype=jnp.float32):
 
 @dataclass(frozen=True)
 class Row:
-    """A collective by hand: its bytes are those that each device sends, once."""
+    """A collective by hand.
+
+    Attributes:
+        kind: What XLA calls it.
+        axes: The axes of the mesh over which it goes.
+        group_size: How many devices exchange.
+        result: What each gets.
+        sends: The bytes that each device sends once, as a product: ``"7/8 · 64 · 4"``.
+        why: What is sent.
+        count: How often it is executed.
+    """
 
     kind: str
     axes: tuple[str, ...]
     group_size: int
     result: str
-    bytes: int
+    sends: str
+    why: str
     count: int = 1
+
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """What the compiler is asked for: kind, axes, size of a group, result, bytes, count."""
+        return self.kind, self.axes, self.group_size, self.result, self.bytes, self.count
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that each device sends, once."""
+        return int(math.prod(map(Fraction, self.sends.split(" · "))))
 
 
 @dataclass(frozen=True)
 class Program:
-    """Code that defines it, the call, and its collectives by hand."""
+    """Code that defines it, the call, its collectives by hand, and the notebook that teaches it."""
 
     setup: str
     call: str
     rows: tuple[Row, ...]
+    notebook: str
 
 
 FSDP = Program(
@@ -56,11 +82,17 @@ def fsdp_step(w, x):
 """,
     "fsdp_step(abstract(fsdp_mesh, (64, 128), 'data'), abstract(fsdp_mesh, (32, 64), 'data'))",
     (
-        # The weights, 64 × 128 float32 = 32 768 bytes whole: 7/8 of them come from elsewhere.
-        Row("all-gather", ("data",), 8, "float32[64, 128]", 7 * 64 * 128 * 4 // 8),
-        # The gradient is as large; each device keeps 8 × 128 of the sum = 4096 bytes.
-        Row("reduce-scatter", ("data",), 8, "float32[8, 128]", 7 * 8 * 128 * 4),
+        Row("all-gather", ("data",), 8, "float32[64, 128]", "7/8 · 64 · 128 · 4", "weights, whole"),
+        Row(
+            "reduce-scatter",
+            ("data",),
+            8,
+            "float32[8, 128]",
+            "7 · 8 · 128 · 4",
+            "gradient; keeps 8 × 128",
+        ),
     ),
+    "06_data_parallel_to_fsdp",
 )
 
 TENSOR = Program(
@@ -74,9 +106,16 @@ def tensor_mlp(x, w1, w2):
     "abstract(tensor_mesh, (64, 128), None, 'model'), "
     "abstract(tensor_mesh, (128, 64), 'model', None))",
     (
-        # Each device has a summand of its 8 × 64 rows of the result = 2048 bytes, in groups of 4.
-        Row("all-reduce", ("model",), 4, "float32[8, 64]", 2 * 3 * 8 * 64 * 4 // 4),
+        Row(
+            "all-reduce",
+            ("model",),
+            4,
+            "float32[8, 64]",
+            "2 · 3/4 · 8 · 64 · 4",
+            "a summand of 8 × 64",
+        ),
     ),
+    "07_tensor_and_sequence_parallel",
 )
 
 RING = Program(
@@ -99,10 +138,10 @@ def ring_attention(q, k, v):
     "ring_attention(abstract(ring_mesh, (64, 32), 'seq', None), "
     "abstract(ring_mesh, (64, 32), 'seq', None), abstract(ring_mesh, (64, 16), 'seq', None))",
     (
-        # Each device hands its 8 rows of keys (32 wide) and of values (16 wide) on, 8 times.
-        Row("collective-permute", ("seq",), 8, "float32[8, 32]", 8 * 32 * 4, 8),
-        Row("collective-permute", ("seq",), 8, "float32[8, 16]", 8 * 16 * 4, 8),
+        Row("collective-permute", ("seq",), 8, "float32[8, 32]", "8 · 32 · 4", "keys", 8),
+        Row("collective-permute", ("seq",), 8, "float32[8, 16]", "8 · 16 · 4", "values", 8),
     ),
+    "09_long_context_and_experts",
 )
 
 MOE = Program(
@@ -119,11 +158,25 @@ def moe_layer(x, w):
     "moe_layer(abstract(moe_mesh, (128, 32), ('data', 'expert')), "
     "abstract(moe_mesh, (4, 32, 48), 'expert'))",
     (
-        # 16 tokens of 32 numbers on each device = 2048 bytes, of which it keeps a fourth; XLA
-        # makes 4 arrays of them, one for each expert. Back go 16 × 48 numbers = 3072 bytes.
-        Row("all-to-all", ("expert",), 4, "4 × float32[1, 4, 32]", 3 * 16 * 32 * 4 // 4),
-        Row("all-to-all", ("expert",), 4, "4 × float32[1, 4, 48]", 3 * 16 * 48 * 4 // 4),
+        # XLA for CPUs makes arrays of them, one for each expert.
+        Row(
+            "all-to-all",
+            ("expert",),
+            4,
+            "4 × float32[1, 4, 32]",
+            "3/4 · 16 · 32 · 4",
+            "16 tokens of 32",
+        ),
+        Row(
+            "all-to-all",
+            ("expert",),
+            4,
+            "4 × float32[1, 4, 48]",
+            "3/4 · 16 · 48 · 4",
+            "16 of 48 back",
+        ),
     ),
+    "09_long_context_and_experts",
 )
 
 HALO = Program(
@@ -141,10 +194,19 @@ def halo_steps(u):
 """,
     "halo_steps(abstract(halo_mesh, (64, 24), 'x', None))",
     (
-        # One row of 24 down and two rows up, ten times; the device at the edge sends nothing.
-        Row("collective-permute", ("x",), 8, "float32[1, 24]", 1 * 24 * 4, 10),
-        Row("collective-permute", ("x",), 8, "float32[2, 24]", 2 * 24 * 4, 10),
+        # The device at the edge sends nothing.
+        Row("collective-permute", ("x",), 8, "float32[1, 24]", "24 · 4", "a row to the next", 10),
+        Row(
+            "collective-permute",
+            ("x",),
+            8,
+            "float32[2, 24]",
+            "2 · 24 · 4",
+            "two rows to the one before",
+            10,
+        ),
     ),
+    "10_pde_with_halos",
 )
 
 FFT = Program(
@@ -160,11 +222,24 @@ def fft_3d(x):
 """,
     "fft_3d(abstract(fft_mesh, (8, 16, 16), 'rows', 'columns', dtype=jnp.complex64))",
     (
-        # An eighth of 8 × 16 × 16 complex numbers is 2048 bytes; 3/4 of it leave the device to
-        # the others in its row, then half of it to the other one in its column.
-        Row("all-to-all", ("columns",), 4, "4 × complex64[4, 4, 4]", 3 * 4 * 4 * 16 * 8 // 4),
-        Row("all-to-all", ("rows",), 2, "2 × complex64[4, 8, 4]", 1 * 4 * 16 * 4 * 8 // 2),
+        Row(
+            "all-to-all",
+            ("columns",),
+            4,
+            "4 × complex64[4, 4, 4]",
+            "3/4 · 4 · 4 · 16 · 8",
+            "4 × 4 × 16 of each",
+        ),
+        Row(
+            "all-to-all",
+            ("rows",),
+            2,
+            "2 × complex64[4, 8, 4]",
+            "1/2 · 4 · 16 · 4 · 8",
+            "4 × 16 × 4 of each",
+        ),
     ),
+    "11_fft_by_slabs_and_pencils",
 )
 
 PROGRAMS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 from jaxnb.cells import card_cell
 from jaxnb.cells.result import CellResult
 from jaxnb.display.card import NOTHING
+from jaxnb.errors import UsageError
 from jaxnb.model.insight import NanFound, NanPlace, Pitfall
-from jaxnb.pitfalls.findings import Said, describe, first_of, merged, page
+from jaxnb.pitfalls.findings import Said, describe, first_of, merged
+from jaxnb.pitfalls.help import page
 from support.cards import EVIL, cell
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +83,15 @@ def test_each_kind_has_its_page_and_is_in_the_index(kind: str) -> None:
 def test_every_page_is_of_a_kind_or_about_what_is_not_looked_for() -> None:
     sources = "".join(each.read_text() for each in (ROOT / "jaxnb").rglob("*.py"))
     assert [kind for kind in PITFALL_KINDS if f'"{kind}"' not in sources] == []
+
+
+def test_a_word_of_the_glossary_is_a_page_too() -> None:
+    assert page("replica").startswith("**replica**: One of several equal copies of a shard.")
+    assert "{" not in page("glossary").replace('{"', "")
+    words = re.findall(r"^(\S.*)\n  ", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    assert [page(word.strip("`")) for word in words] == page("glossary").split("\n\n")
+    with pytest.raises(UsageError, match="Did you mean 'shard'"):
+        page("shrad")
 
 
 # ---------------------------------------------------------------------- NaN

@@ -1,0 +1,44 @@
+"""What ``%spmd_help`` shows: pages of the documentation that are installed with jaxnb."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from jaxnb.options import one_of
+
+_INSTALLED = Path(__file__).parent / "pages"
+_DOCS = Path(__file__).parents[2] / "docs"
+_ENTRY = re.compile(r"^(\S.*)\n((?:  .*\n)+)", re.MULTILINE)
+_ROLE = re.compile(r"\{\w+\}`([^`<]+?)(?: <[^`]*>)?`")
+
+
+def page(name: str) -> str:
+    """Returns, as Markdown, a page or a word of the glossary; without a name, the list of them.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    is_installed = _INSTALLED.is_dir()
+    pages = _INSTALLED if is_installed else _DOCS / "pitfalls"
+    words = _words((pages if is_installed else _DOCS) / "glossary.md")
+    files = {each.stem: each for each in sorted(pages.glob("*.md"))}
+    files = {stem: each for stem, each in files.items() if stem not in ("index", "glossary")}
+    if not name:
+        listed = (f"- `%spmd_help {each}`" for each in (*files, "glossary"))
+        head = "What JAX does without a word, a page each, and a glossary:"
+        return "\n".join([head, "", *listed])
+    if name == "glossary":
+        return "\n\n".join(words.values())
+    found = one_of("page or word", name, (*files, "glossary", *words), "Nothing was shown.")
+    return words[found] if found in words else files[found].read_text()
+
+
+def _words(glossary: Path) -> dict[str, str]:
+    """Returns the entries by their words: ``"explicit axes"``."""
+    entries = glossary.read_text().partition(":::{glossary}\n")[2]
+    plain = _ROLE.sub(r"*\1*", entries)
+    return {
+        word.strip("`"): f"**{word}**: {' '.join(text.split())}"
+        for word, text in _ENTRY.findall(plain)
+    }
