@@ -21,7 +21,7 @@ __all__ = ["Exercise", "Verdict", "Wrong", "exercises", "list"]
 
 _HOMES = {"Exercise": "exercise", "Wrong": "verdict", "Verdict": "verdict"}
 
-_MODULES = ("collectives", "sharding", "training", "science")
+_MODULES = ("collectives", "sharding", "training", "science", "scaling_book")
 """In the order of the course."""
 
 

@@ -19,6 +19,7 @@ from jaxnb.display.card import Card
 from jaxnb.errors import CellTimeoutError, ProcessDiedError, UsageError
 from jaxnb.labels import capitalized, one_line, processes_label
 from jaxnb.model.compiled import CompiledReport, NotCompiled
+from jaxnb.pictures.exchange import matrix
 from jaxnb.recovery import hooks
 from jaxnb.session import Session
 
@@ -80,6 +81,7 @@ class Exercise:
         sharding: An expression for the sharding that the answer must have; any, if it is empty.
         own: Each process has the answer for itself, in place of one array over all.
         budget: Bytes that a device may send in one call, by the compiler's count.
+        link: Bytes of them that it may send to any one device.
         forbidden: Collectives that the program may not have: ``("all-gather",)``.
         memory: Bytes of temporary memory that the program may need on a device.
         wrong: Mistakes that are often made.
@@ -103,6 +105,7 @@ class Exercise:
     sharding: str = ""
     own: bool = False
     budget: int | None = None
+    link: int | None = None
     forbidden: Sequence[str] = ()
     memory: int | None = None
     wrong: Sequence[Wrong] = ()
@@ -278,6 +281,10 @@ class Exercise:
         if self.budget is not None and sent > self.budget:
             said = f"each device sends {sent} B, and {self.budget} B are enough"
             return self._exceeds(said, "bytes")
+        carried = int(matrix(program).max(initial=0))
+        if self.link is not None and carried > self.link:
+            said = f"a device sends {carried} B to one other, and {self.link} B are enough"
+            return self._exceeds(said, "link")
         temporary = program.memory.temporary_bytes if program.memory else 0
         if self.memory is not None and temporary > self.memory:
             said = f"it needs {temporary} B of temporary memory, and {self.memory} B are enough"

@@ -32,7 +32,7 @@ class Wrong:
         value: The answer that it gives, as NumPy's: values are compared with it.
         raises: A regular expression that is found in the error that it raises.
         uses: A collective that its program has (``"all-gather"``), or what else is wrong with it
-            (``"bytes"``, ``"memory"``, ``"sharding"``), while its values are right.
+            (``"bytes"``, ``"link"``, ``"memory"``, ``"sharding"``), while its values are right.
     """
 
     name: str
@@ -169,6 +169,8 @@ def exercise_card(exercise: Exercise) -> Card:
     limits = []
     if exercise.budget is not None:
         limits.append(f"each device sends at most {format_bytes(exercise.budget)}")
+    if exercise.link is not None:
+        limits.append(f"at most {format_bytes(exercise.link)} of it to any one")
     if exercise.forbidden:
         limits.append(f"without {', '.join(exercise.forbidden)}")
     if exercise.memory is not None:

@@ -120,7 +120,7 @@ def test_exercises_are_found_by_name_and_listed() -> None:
         _ = course.all_gater
     shown = course._repr_mimebundle_()
     assert shown["text/plain"].startswith("collectives · 0 of ")
-    assert shown["text/html"].count("<details") == 4
+    assert shown["text/html"].count("<details") == 5
     assert "course.all_gather" in shown["text/html"]
     card = course.all_gather._repr_mimebundle_()["text/plain"]
     assert "def my_all_gather(x, axis):" in card
@@ -151,7 +151,7 @@ def test_the_course_is_written_without_solutions(tmp_path: Path) -> None:
     assert written == {*writing.course_files(solutions=False), writing.WRITTEN}
     assert not (folder / "solutions").exists()
     assert "No new" not in (said := writing.write_course(folder, solutions=True))
-    assert said.startswith("8 files of solutions written to")
+    assert said.startswith("10 files of solutions written to")
     assert (folder / "solutions" / "collectives.py").exists()
     assert (folder / "solutions" / "wrong" / "collectives.py").exists()
 

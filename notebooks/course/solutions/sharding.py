@@ -1,7 +1,6 @@
 """Solutions to the exercises on sharding. Each part is a `%%spmd` cell of its own."""
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -33,46 +32,6 @@ def my_array(rows, mesh):
 
 def my_row_sums(x):
     return jax.lax.psum(x.sum(axis=1), "model")
-
-
-# %% shard_mean
-
-
-def my_means(x):
-    return x.reshape(4, 2, 2, 4).mean(axis=(1, 3))
-
-
-# %% roll_in_shards
-
-
-def my_roll_in_shards(x, mesh):
-    def of_shard(block):
-        return jnp.roll(block, 1, axis=0) - block
-
-    return jax.shard_map(of_shard, mesh=mesh, in_specs=P("i"), out_specs=P("i"))(x)
-
-
-# %% moe_top1
-
-
-def my_moe(tokens, routes, weights, axis):
-    me = jax.lax.axis_index(axis)
-    everyone = jax.lax.all_gather(tokens, axis, tiled=True)
-    mine = jax.lax.all_gather(routes, axis, tiled=True) == me
-    out = jnp.where(mine[:, None], everyone, 0) @ weights[0]
-    return jax.lax.psum_scatter(out, axis, tiled=True)
-
-
-# %% collective_matmul
-
-
-def my_collective_matmul(x, w, axis):
-    n, me = jax.lax.axis_size(axis), jax.lax.axis_index(axis)
-    out = x @ jax.lax.dynamic_slice_in_dim(w, 2 * me, 2)
-    for k in range(1, n):
-        x = jax.lax.ppermute(x, axis, [(j, (j + 1) % n) for j in range(n)])
-        out = out + x @ jax.lax.dynamic_slice_in_dim(w, 2 * ((me - k) % n), 2)
-    return out
 
 
 # %% still_matmul
