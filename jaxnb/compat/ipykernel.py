@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import zmq
 from ipykernel.displayhook import ZMQShellDisplayHook
@@ -42,6 +42,25 @@ def leave_signals_alone(kernel: Any, is_ours: Callable[[Any], bool]) -> None:
         setattr(kernel, name, hook)
 
 
+def publish_status(kernel: Any, is_wanted: Callable[[str, Any], bool]) -> None:
+    """Has a kernel say that it is busy, or idle, only where that is wanted.
+
+    Each is a message through the controller, which costs as much as a reply.
+
+    Args:
+        kernel: The kernel.
+        is_wanted: Takes the status, and the request that it is about.
+    """
+    if (publish := getattr(kernel, "_publish_status", None)) is None:
+        return
+
+    def publish_wanted(status: str, channel: str, parent: Any = None) -> None:
+        if is_wanted(status, parent or kernel.get_parent(channel)):
+            publish(status, channel, parent)
+
+    kernel._publish_status = publish_wanted
+
+
 @contextlib.contextmanager
 def with_own_input(kernel: Any) -> Iterator[None]:
     """Has ``input`` and ``getpass`` be those of the kernel for the block."""
@@ -63,9 +82,17 @@ class PythonOutStream(OutStream):
     aborts (XLA's fatal errors, faulthandler's stacks) die with it.
     """
 
+    made: ClassVar[list[PythonOutStream]] = []
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._has_text = False
         super().__init__(*args, **{**kwargs, "watchfd": False})  # type: ignore[no-untyped-call]
+        self.made.append(self)
+
+    @classmethod
+    def have_text(cls) -> bool:
+        """Whether anything was written since the streams were flushed."""
+        return any(each._has_text for each in cls.made)
 
     def write(self, string: str) -> int:
         """Writes, as ipykernel does."""

@@ -46,10 +46,12 @@ class KnownSettings:
     def __init__(self) -> None:
         self._start: dict[int, Settings] = {}
         self._changes: dict[int, Settings] = {}
+        self._differ_at_start: list[Difference] = []
 
     def joined(self, reports: Iterable[ProcessReport]) -> None:
         """Takes what the processes of a new group report."""
         self._start, self._changes = {r.process_index: r.settings for r in reports}, {}
+        self._differ_at_start = differences({i: dict(each) for i, each in self._start.items()})
 
     def replied(self, replies: Mapping[int, CellReply], silent: Iterable[int]) -> None:
         """Takes what processes have answered to a cell; of those that have not nothing is new."""
@@ -59,6 +61,8 @@ class KnownSettings:
     def differences(self) -> list[Difference]:
         """Returns the settings that differ, as far as that is known."""
         start, changes = self._start, self._changes
+        if not any(changes.values()):
+            return self._differ_at_start
         return differences({i: dict((*start[i], *changes.get(i, ()))) for i in start})
 
     def pitfalls(self) -> tuple[Pitfall, ...]:

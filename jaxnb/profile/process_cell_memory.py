@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -31,19 +31,21 @@ class MemoryOfCells(Feature):
 
     def __init__(self) -> None:
         self._before: dict[int, tuple[int, int | None]] = {}
-        self._resident: int | None = None
+        self._resident = _resident()
+        self._at_begin: int | None = None
         self._peak: int | None = None
 
     def begin(self, _: CellHere) -> None:
         """Notes what is in use as a cell begins."""
         self._before = self._in_use()
-        self._resident = self._peak = None
-        if any(peak is None for _, peak in self._before.values()):
-            self._resident = _forget_highest()
+        self._at_begin = self._peak = None
+        if self._resident and any(peak is None for _, peak in self._before.values()):
+            self._at_begin = self._resident.forget_highest()
 
     def over(self, _: CellHere) -> None:
         """Notes the highest so far, as the code has ended: what follows is not the cell's."""
-        self._peak = _highest() if self._resident is not None else None
+        if self._resident and self._at_begin is not None:
+            self._peak = self._resident.highest()
 
     def told(self, _: CellHere) -> dict[str, Any]:
         """Returns what the cell has changed on each device, and whether one still computes.
@@ -56,7 +58,7 @@ class MemoryOfCells(Feature):
     def _changes(self) -> tuple[CellMemory, ...]:
         after = self._in_use()
         highest = self._peak
-        if highest is not None and highest - (self._resident or 0) < RESIDENT_NOISE_BYTES:
+        if highest is not None and highest - (self._at_begin or 0) < RESIDENT_NOISE_BYTES:
             highest = None
         found = []
         for device, (used, peak) in after.items():
@@ -85,18 +87,32 @@ class MemoryOfCells(Feature):
         return found
 
 
-def _forget_highest() -> int | None:
-    """Has Linux forget the most resident memory so far; returns it now, or None elsewhere."""
-    with contextlib.suppress(OSError):  # not Linux, or not allowed
-        Path("/proc/self/clear_refs").write_text("5")
-        return _highest()
-    return None
+class _Resident:
+    """The process's resident memory, as Linux tells of it; for processes that are not forked.
 
-
-def _highest() -> int | None:
-    """Returns the most resident memory since Linux was told to forget it.
-
-    ``getrusage`` tells of a process that was started by exec no less than its parent had.
+    Files stay open, as they are read in each cell.
     """
-    found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return None if found is None else int(found[1]) * 1024
+
+    def __init__(self) -> None:
+        self._forget = os.open("/proc/self/clear_refs", os.O_WRONLY)
+        self._status = os.open("/proc/self/status", os.O_RDONLY)
+
+    def forget_highest(self) -> int | None:
+        """Has Linux forget the most so far; returns what it is now."""
+        os.pwrite(self._forget, b"5", 0)
+        return self.highest()
+
+    def highest(self) -> int | None:
+        """Returns the most since Linux was told to forget it.
+
+        ``getrusage`` tells of a process that was started by exec no less than its parent had.
+        """
+        found = re.search(rb"^VmHWM:\s+(\d+) kB", os.pread(self._status, 1 << 14, 0), re.MULTILINE)
+        return None if found is None else int(found[1]) * 1024
+
+
+def _resident() -> _Resident | None:
+    """Returns it; None where the system has none, or does not allow it."""
+    with contextlib.suppress(OSError):
+        return _Resident()
+    return None

@@ -23,6 +23,7 @@ from jaxnb.cells import process_shell
 from jaxnb.cells.process_output import Paging
 from jaxnb.cells.process_runner import Runner
 from jaxnb.compat import ipykernel
+from jaxnb.compat.ipykernel import PythonOutStream
 from jaxnb.debugging.process_debugger import Debugging
 from jaxnb.errors import StartError
 from jaxnb.launch import process_compiling, process_join
@@ -42,7 +43,7 @@ from jaxnb.model.cells import (
     RequestFailed,
 )
 from jaxnb.model.dispatches import Argument, DigestedArray, Processes, ProgramLine, Recording
-from jaxnb.model.group import StackEntry, Whereabouts
+from jaxnb.model.group import ProcessReport, StackEntry, Whereabouts
 from jaxnb.pitfalls.process_pitfalls import NanWatch, Pitfalls
 from jaxnb.profile.process_cell_memory import MemoryOfCells
 from jaxnb.profile.process_profiler import Profiler
@@ -50,7 +51,7 @@ from jaxnb.profile.process_stats import Statistics, looking, quickly_back
 from jaxnb.profile.process_timekeeper import Timekeeper
 from jaxnb.recovery import hooks
 from jaxnb.wire import messages, process_features, process_sentinel
-from jaxnb.wire.messages import METADATA_KEY, digest, dump, load
+from jaxnb.wire.messages import METADATA_KEY, MORE_KEY, digest, dump, load
 from jaxnb.wire.process_sentinel import Sentinel, ThisProcess
 from jaxnb.wire.process_together import Rounds
 
@@ -273,6 +274,31 @@ def failure(error: BaseException) -> RequestFailed:
     return RequestFailed(identity.process_index if identity else None, described)
 
 
+class _Output:
+    """Whether the current request has had output.
+
+    That goes over another socket than the reply, so only an "idle" that follows it there says that
+    all of it has come. Most requests have none, and end with the reply.
+    """
+
+    def __init__(self) -> None:
+        self._is_sent = False
+        self.is_ended_by_idle = False
+
+    def begin(self) -> None:
+        """A request begins."""
+        self._is_sent = self.is_ended_by_idle = False
+
+    def sent(self) -> None:
+        """Some is sent; for any thread."""
+        self._is_sent = True
+
+    def end(self) -> bool:
+        """The request ends; returns whether it has had output."""
+        self.is_ended_by_idle = self._is_sent or PythonOutStream.have_text()
+        return self.is_ended_by_idle
+
+
 # A request travels as an ipyparallel ``apply_request`` whose metadata say that it is jaxnb's.
 # ipyparallel's handler runs functions synchronously, inside the kernel's running event loop, so
 # a cell with ``await`` could not run under it; this one is a coroutine.
@@ -289,24 +315,31 @@ def install(kernel: Any = None) -> None:
     kernel = ipykernel.this_kernel() if kernel is None else kernel
     if getattr(ipykernel.handlers(kernel).get(_KIND), "is_jaxnb", False):
         return
-    responder = Responder(kernel)
+    responder, output = Responder(kernel), _Output()
 
     async def apply_request(stream: Any, ident: Any, parent: Any) -> None:
         if not is_ours(parent):
             _refuse(kernel, stream, ident, parent)
             return
+        output.begin()
         reply = await _answer(responder, parent)
         try:
             frames = dump(reply)
         except Exception as error:  # whoever waits must not wait for ever
             frames = dump(failure(error))
-        _send_reply(kernel, stream, ident, parent, frames)
+        _send_reply(kernel, stream, ident, parent, frames, has_output=output.end())
+        if isinstance(reply, ProcessReport):  # by which the notebook sees that output reaches it
+            output.is_ended_by_idle = True
+
+    def is_wanted(status: str, parent: Any) -> bool:
+        return not is_ours(parent) or (status == "idle" and output.is_ended_by_idle)
 
     apply_request.is_jaxnb = True  # type: ignore[attr-defined]
     ipykernel.handlers(kernel)[_KIND] = apply_request
     process_interrupts.install()
     process_shell.install_forks()
-    messages.install(kernel)
+    messages.install(kernel, output.sent)
+    ipykernel.publish_status(kernel, is_wanted)
     ipykernel.leave_signals_alone(kernel, is_ours)
     kernel.log.setLevel(logging.ERROR)  # all that its handler shows; four are made in each cell
 
@@ -349,8 +382,11 @@ def _refuse(kernel: Any, stream: Any, ident: Any, parent: Any) -> None:
     kernel.session.send(stream, "apply_reply", error, parent=parent, ident=ident, metadata=metadata)
 
 
-def _send_reply(kernel: Any, stream: Any, ident: Any, parent: Any, frames: list[Any]) -> None:
-    metadata = kernel.init_metadata(parent) | {"status": "ok", METADATA_KEY: digest(*frames)}
+def _send_reply(
+    kernel: Any, stream: Any, ident: Any, parent: Any, frames: list[Any], *, has_output: bool
+) -> None:
+    ours = {METADATA_KEY: digest(*frames), MORE_KEY: has_output}
+    metadata = kernel.init_metadata(parent) | {"status": "ok"} | ours
     content = {"status": "ok"}
     kernel.session.send(
         stream,

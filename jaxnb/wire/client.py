@@ -19,7 +19,17 @@ from jaxnb.compat.ipyparallel import RawClient
 from jaxnb.errors import ProcessDiedError
 from jaxnb.labels import capitalized, processes_label
 from jaxnb.model.cells import CellRequest, Request
-from jaxnb.wire.messages import METADATA_KEY, Exchange, Output, Reply, digest, dump, event_of, load
+from jaxnb.wire.messages import (
+    METADATA_KEY,
+    MORE_KEY,
+    Exchange,
+    Output,
+    Reply,
+    digest,
+    dump,
+    event_of,
+    load,
+)
 
 ASK_SECONDS = 0.5
 """So long a registration may go without notice; then the controller is asked."""
@@ -36,8 +46,8 @@ class _Sent:
         process_index: The process.
         identity: That of its engine.
         exchange: Where what comes of it goes; None once all has come that is waited for.
-        has_output: Of a cell also the "idle" that follows its last output is waited for; it and
-            the reply come over two sockets, in either order.
+        has_output: Of a cell that has output, as its reply says, also the "idle" that follows the
+            last of it is waited for; it and the reply come over two sockets, in either order.
         has_ended: That has come.
         reply: The reply, from when it has come until it is handed on.
     """
@@ -214,6 +224,7 @@ class Transport:
         except Exception as unreadable:  # whoever waits must not wait for ever
             answer = unreadable
         sent.reply = Reply(sent.process_index, answer)
+        sent.has_output &= message["metadata"][MORE_KEY]
         sent.came()
 
     def _take_end(self, engine: int, identity: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import queue
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,9 @@ def digest(*buffers: Any) -> str:
     return total.hexdigest()
 
 
+MORE_KEY = "jaxnb_more"
+"""In the metadata of a reply: whether its request has output, which ends with an "idle"."""
+
 DROPPED_MESSAGE = "jaxnb_dropped"
 """The type of the messages that tell the notebook what was not sent."""
 
@@ -90,16 +93,28 @@ def _encodable(text: str) -> str:
     return text
 
 
-def install(kernel: Any) -> None:
-    """Has all output that the kernel of this process sends be text that can be sent."""
+QUIET_TYPES = frozenset(("status", "apply_reply"))
+"""The kinds of messages that are no output of what is asked for."""
+
+
+def install(kernel: Any, on_output: Callable[[], None]) -> None:
+    """Has all output that the kernel of this process sends be text that can be sent.
+
+    Args:
+        kernel: The kernel.
+        on_output: Called, in any thread, before output is sent.
+    """
     send = kernel.session.send
 
     def send_printable(
         stream: Any, message: Any, content: Any = None, *args: Any, **named: Any
     ) -> Any:
+        kind = message["msg_type"] if isinstance(message, dict) else message
+        if kind not in QUIET_TYPES:
+            on_output()
         if not isinstance(message, dict):
-            content = printable(content) if message in OUTPUT_TYPES else content
-        elif message["msg_type"] in OUTPUT_TYPES:
+            content = printable(content) if kind in OUTPUT_TYPES else content
+        elif kind in OUTPUT_TYPES:
             message["content"] = printable(message["content"])
         return send(stream, message, content, *args, **named)
 

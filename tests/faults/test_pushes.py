@@ -19,7 +19,7 @@ from jaxnb.model.arrays import Chunk
 from jaxnb.model.cells import CallRequest, RequestFailed
 from jaxnb.session import Session
 from jaxnb.wire.client import _Sent
-from jaxnb.wire.messages import METADATA_KEY, Exchange, Reply, digest, dump
+from jaxnb.wire.messages import METADATA_KEY, MORE_KEY, Exchange, Reply, digest, dump
 from support.faults import answer_to_forged, cleared
 from support.fixtures import assert_usable
 from support.transfers import (
@@ -195,7 +195,7 @@ def test_a_reply_with_other_buffers_than_were_signed_is_dropped(session: Session
         message = {
             "header": client.session.msg("apply_reply")["header"],
             "parent_header": {"msg_id": "a request"},
-            "metadata": {METADATA_KEY: digest(*signed)},
+            "metadata": {METADATA_KEY: digest(*signed), MORE_KEY: False},
             "content": {"status": "ok"},
         }
         raw = client.session.serialize(message)

@@ -208,6 +208,7 @@ def _lose(kind, text, session=get_ipython().kernel.session):
         return real(stream, message, content, *args, **named)
     session.send = send
 if process_index == 1: _lose({kind!r}, {text!r})
+print("Its end follows.")
 """
 
 
