@@ -326,8 +326,8 @@ def footer_card(result: CellResult) -> Card:
     if changed := memory_text(result):
         parts.append(changed)
     if late := [i for i, each in result.per_process.items() if each.computes]:
-        on = "" if len(late) == len(result.per_process) else f" on {ranks_label(late)}"
-        parts.append(f"still computing{on}")
+        of = "" if len(late) == len(result.per_process) else f" of {ranks_label(late)}"
+        parts.append(f"devices{of} still computing")
     ends: dict[str, list[int]] = {"error on {}": []}
     has_cause = any(each.type_name not in FOLLOW for each in result.errors.values())
     for i, error in result.errors.items():
