@@ -289,12 +289,17 @@ def pitfalls_card(result: CellResult) -> Card:
 
 
 def divergence_card(result: CellResult) -> Card:
-    """The difference as a sentence, and a short diff below it, folded; nothing if there is none."""
-    parted = result.divergence
-    if parted is None or parted.program is None:
+    """The difference as a sentence, and a short diff below it, folded; nothing if there is none.
+
+    Of constants, which the error's table has, the text version shows none of it.
+    """
+    program = result.divergence and result.divergence.program
+    if not program:
         return NOTHING
-    summary = Facts([parted.program.summary], wrap=False)
-    return card_of(Fold(summary, [Pre(divergence.text_of(parted.program))]), tone="warn")
+    diff = Pre(divergence.text_of(program))
+    if program.constants:
+        return card_of(Either([Fold(Facts(["The compiled programs"]), [diff])]))
+    return card_of(Fold(Facts([program.summary], wrap=False), [diff]), tone="warn")
 
 
 _STRAGGLER_RATIO = 1.5

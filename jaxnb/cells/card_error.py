@@ -101,23 +101,28 @@ def error_groups(result: CellResult) -> list[ErrorGroup]:
     whatever they say, but for those that follow from others'. Ports, addresses of objects, process
     ids, and what is beyond the shown part of a long message, do not count.
     """
+    parted = result.divergence
+    sides = parted.sides if parted is not None and rows_of(parted) else ()
+    told = {i for side in sides if side.dispatch is not None for i in side.processes}
     groups: dict[tuple[str, str, str], dict[str, list[int]]] = {}
     for process, error in sorted(result.errors.items()):
         message = _beginning(error.message)
         if message != error.message:
             message = message[:SAME_CHARS]
         message = _FLEETING.sub("", message)
+        is_one = False  # with others, whatever it says
         place = _AROUND.sub("", error.traceback or error.traceback_ansi).replace(
             f"{error.type_name}: {error.message}", error.type_name
         )
         if error.type_name == "DivergenceError":  # whose message has the line of each process
             place = ""
+            is_one = process in told
         if package := _interrupted_inside(error):
             place = package
-        is_at_place = place and error.type_name not in FOLLOW
+        is_one |= bool(place) and error.type_name not in FOLLOW
         key = (
             error.type_name,
-            "" if is_at_place else message,
+            "" if is_one else message,
             _BLANKS.sub(" ", _FLEETING.sub("", place)),
         )
         groups.setdefault(key, {}).setdefault(message, []).append(process)
@@ -178,7 +183,8 @@ def _body(
     text = _HEADING.sub("", (error.traceback_ansi if ansi else "") or plain)
     kept = _beginning(error.message)
     if group.messages:
-        return f"{text.rstrip()}\n\n{_messages_text(group)}"
+        heading = error.type_name if group.is_consequence else text.rstrip()
+        return f"{heading}\n\n{_messages_text(group)}"
     if is_whole or kept == error.message:
         return _broken(text, error.message) if error.message else text
     more = len(error.message) - len(kept)
@@ -288,13 +294,14 @@ def _sides(result: CellResult, error: ProcessError) -> tuple[str, list[Block]]:
     """Returns what has not run, and a table of who was about to do what; none if not known."""
     parted = result.divergence
     _, nothing_ran, trust = error.message.rpartition(NOTHING_RAN)
-    rows = rows_of(parted.sides) if parted is not None and nothing_ran else []
+    rows = rows_of(parted) if parted is not None and nothing_ran else []
     if not rows or parted is None:
         return "", []
     differ = differing_arguments(parted.sides)
     number = f"Dispatch {parted.number} of {the_cell()}" if parted.number else "It"
     said = f"{number} has run on none{trust}{f' {capitalized(differ)}.' if differ else ''}"
-    columns = [Column("process"), Column("line", ">"), Column("was to dispatch", least=20),
+    columns = [Column("process"), Column("line", ">"), Column(optional=True),
+               Column("was to dispatch", least=20),
                Column("code", least=12, optional=True)]  # fmt: skip
     return said, [Table(columns, rows)]
 

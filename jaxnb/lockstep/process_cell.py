@@ -237,6 +237,7 @@ class Agreement:
         """Returns what this thread is about to dispatch, with the number that it has now."""
         if self._making.is_main:
             entry.number = cell.count(entry.known.processes) + 1
+            entry.times = cell.times(entry)
         failed = self._launches.failures(entry.known.processes)
         line = linecache.getline(cell.name, entry.line or 0).strip()
         entry.source = TYPED if is_typed(sys._getframe()) else one_line(line, MOST_SOURCE_CHARS)

@@ -120,6 +120,9 @@ def test_one_that_makes_fewer_is_told_of(group: Session) -> None:
         assert result.cause == "missing"
         assert result.divergence is not None
         assert result.divergence.sides[-1].note == "had finished"
+    result = refused(group, "for _ in range(3 + (process_index > 0)): step(x);", others)
+    assert result.divergence is not None
+    assert result.divergence.sides[0].dispatch.which_time == "4th time"
     result = refused(group, "if process_index: raise ValueError('mine')\ntotal(x);", {0})
     assert "raised ValueError at line 1" in result.errors[0].message
     (noted,) = [each for each in group.history if each.cell == result.cell]

@@ -7,11 +7,19 @@ from dataclasses import replace
 import pytest
 
 from jaxnb.cells import card_error
+from jaxnb.cells.card_cell import divergence_card
 from jaxnb.cells.outcome import cell_error
 from jaxnb.cells.result import CellResult, ProcessResult
-from jaxnb.lockstep.divergence import STILL_VALID, disagreement, refused
+from jaxnb.lockstep.divergence import NOTHING_RAN, STILL_VALID, disagreement, refused
 from jaxnb.model.cells import ProcessError
-from jaxnb.model.dispatches import DigestedArray, Dispatch, Divergence, Shapes, UnequalInput
+from jaxnb.model.dispatches import (
+    DigestedArray,
+    Dispatch,
+    Divergence,
+    ProgramDifference,
+    Shapes,
+    UnequalInput,
+)
 from support.cards import Tags, cell
 
 
@@ -44,18 +52,25 @@ def test_long_messages_end_between_words():
         assert f"ValueError: {long}" in card_error.error_card(cell([None], errors={0: error})).text
 
 
-def test_processes_that_do_not_agree_are_a_table():
-    shapes = Shapes(("float32[8,4]",), 1), Shapes(("float32[]",), 1)
-    made = Dispatch(1, "jit(f)", 5, *shapes, (0, 1, 2), 3, 0.1, source="f(x)")
-    other = replace(made, name="jit(g)", fingerprint=6, line=5, source="g(x)")
-    at = {0: made, 1: made, 2: other}
+MADE = Dispatch(
+    1, "jit(f)", 5, Shapes(("float32[8,4]",), 1), Shapes(("float32[]",), 1), (0, 1, 2), 3, 0.1,
+    source="f(x)",
+)  # fmt: skip
+
+
+def diverged(*made: Dispatch) -> CellResult:
+    at = dict(enumerate(made))
     found = refused(7, at, {})
     errors = {
         i: ProcessError("DivergenceError", disagreement(found.sides, each), "…", "…", each.line)
         for i, each in at.items()
     }
-    result = replace(cell([None] * 3, errors=errors), divergence=found)
-    card = card_error.error_card(result)
+    return replace(cell([None] * len(at), errors=errors), divergence=found)
+
+
+def test_processes_that_do_not_agree_are_a_table():
+    other = replace(MADE, name="jit(g)", fingerprint=6, line=5, source="g(x)")
+    card = card_error.error_card(diverged(MADE, MADE, other))
     assert card.text == (
         "DivergenceError: process 2 differs from the others\n"
         "Dispatch 1 of the cell has run on none, so no process waits, and earlier\n"
@@ -65,6 +80,45 @@ def test_processes_that_do_not_agree_are_a_table():
         "  2           5  jit(g)           g(x)"
     )
     assert "<td" in card.html
+
+
+def test_a_table_says_which_turn_of_a_loop_it_is():
+    other = replace(MADE, name="jit(g)", fingerprint=6, line=5, source="g(x)")
+    result = diverged(replace(MADE, times=22), replace(MADE, times=22), other)
+    assert (
+        "  0-1         3  22nd time  jit(f)           f(x)\n" in card_error.error_card(result).text
+    )
+    assert "at line 3, 22nd time (`f(x)`)" in result.errors[0].message
+
+
+def test_a_divergence_over_different_processes_is_told_once():
+    other = replace(MADE, name="jit(g)", fingerprint=6, line=5, source="g(x)", processes=(0, 1))
+    result = diverged(replace(MADE, fingerprint=7, processes=(0, 1)), other, MADE)
+    later = replace(result.errors[2], message=f"2: was to dispatch. {NOTHING_RAN}, {STILL_VALID}.")
+    result.per_process[2] = replace(result.per_process[2], error=later)
+    card = card_error.error_card(result)
+    assert card.text.startswith("DivergenceError on processes 0-2 · lines 3, 5\n")
+    assert card.text.count("DivergenceError") == 1
+    assert len(card.text.splitlines()) == 7
+    script = card_error.error_card(result, is_whole=True).text
+    assert "process 2: 2: was to dispatch. None of it has run" in script
+    assert script.count("The processes do not agree on dispatch 1") == 1
+
+
+def test_programs_that_differ_in_a_constant_are_a_table():
+    result = diverged(MADE, MADE, replace(MADE, fingerprint=6))
+    at = "at line 2 of cell [7]"
+    constants = ((0, 1), f"0.2 {at}"), ((2,), f"0.1 {at}")
+    program = ProgramDifference(((0, 1), (2,)), ("-a", "+b"), 0, "They differ", constants)
+    result = replace(result, divergence=replace(result.divergence, program=program))
+    assert card_error.error_card(result).text.endswith(
+        "  0-1         3  jit(f) with constant 0.2 at line 2  f(x)\n"
+        "  2           3  jit(f) with constant 0.1 at line 2  f(x)"
+    )
+    folded = divergence_card(result)
+    assert folded.text == ""
+    assert "<details>" in folded.html
+    assert "They differ" not in folded.html
 
 
 def test_who_an_interrupt_found_waiting_inside_jax_is_one_line():
