@@ -33,7 +33,7 @@ from jaxnb.labels import (
     processes_label,
     ranks_label,
 )
-from jaxnb.lockstep import divergence
+from jaxnb.lockstep import divergence, provenance
 from jaxnb.model.cells import NO_ANSWER, CellTiming
 from jaxnb.model.group import AtLine, Waits
 from jaxnb.model.scripts import in_notebook, the_cell
@@ -302,6 +302,27 @@ def divergence_card(result: CellResult) -> Card:
     return card_of(Fold(Facts([program.summary], wrap=False), [diff]), tone="warn")
 
 
+_MOST_ROWS = 12
+
+
+def unequal_names_card(result: CellResult) -> Card:
+    """Variables that hold parts of different arrays: a table, and how they were made, folded."""
+    names = result.unequal_names
+    if not names:
+        return NOTHING
+    alike = not result.errors
+    said = provenance.unequal_names_heading(result.cell, names, has_ended_alike=alike)
+    rows = provenance.names_rows(result.cell, names)
+    columns = [Column("variable", least=8), Column("process"), Column("holds", least=20)]
+    return card_of(
+        Note(capitalized(said)),
+        Table(columns, rows[:_MOST_ROWS], more=(len(rows) - _MOST_ROWS, "row")),
+        Note(provenance.how_to_go_on(names).strip()),
+        Either([Fold(Facts(["How they were made"]), [Note(provenance.names_text(names))])]),
+        tone="warn",
+    )
+
+
 _STRAGGLER_RATIO = 1.5
 _STRAGGLER_SECONDS = 0.05
 _NEVER_ENDED = {NO_ANSWER: "no end on {}", ProcessDiedError.__name__: "died: {}"}
@@ -314,8 +335,9 @@ def cell_card(result: CellResult, outputs: Outputs = "merged") -> Card:
 
 
 def below_card(result: CellResult) -> Card:
-    """How programs differ, what a cell did that JAX says nothing of, and the footer."""
-    return stacked([divergence_card(result), pitfalls_card(result), footer_card(result)])
+    """How programs and variables differ, what a cell did of which JAX says nothing, the footer."""
+    cards = [divergence_card, unequal_names_card, pitfalls_card, footer_card]
+    return stacked([card(result) for card in cards])
 
 
 def footer_card(result: CellResult) -> Card:

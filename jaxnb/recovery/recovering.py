@@ -47,11 +47,9 @@ def recovered_text(
     Args:
         recovered: What the recovery kept and lost.
         differences: The names under which its processes held parts of different arrays then.
-        tell: Describes the differences that are not among the lost names.
+        tell: Describes the differences.
     """
-    gone = {each.path for each in recovered.lost}
-    rest = [each for each in differences if each.place not in gone]
-    return f"{recovered} {capitalized(tell(rest))}" if rest else str(recovered)
+    return f"{recovered} {capitalized(tell(differences))}" if differences else str(recovered)
 
 
 Progress = Callable[[str, str], None]
