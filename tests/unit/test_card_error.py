@@ -10,6 +10,7 @@ from jaxnb.cells import card_error
 from jaxnb.cells.card_cell import divergence_card
 from jaxnb.cells.outcome import cell_error
 from jaxnb.cells.result import CellResult, ProcessResult
+from jaxnb.errors import by_words
 from jaxnb.lockstep.divergence import NOTHING_RAN, STILL_VALID, disagreement, refused
 from jaxnb.model.cells import ProcessError
 from jaxnb.model.dispatches import (
@@ -47,9 +48,28 @@ def test_long_messages_end_between_words():
     assert lines[2] == "ValueError:" + " many words" * 5 + " many"
     assert " ".join(lines[2:6]) == f"ValueError: {'many words ' * 20}".rstrip()
     assert lines[6:] == ["    " + "code " * 30, "end"]
-    for long in ("x" * 100, "x" * 100 + " y " * 40):
-        error = ProcessError("ValueError", long, f"ValueError: {long}", "", 3)
-        assert f"ValueError: {long}" in card_error.error_card(cell([None], errors={0: error})).text
+    long = f"\x1b[31mValueError\x1b[0m: {'x' * 100}{' y' * 40}"
+    assert by_words(long).split("\n") == [long[:-80], "y" + " y" * 35, "y y y y"]
+
+
+def test_lines_of_pythons_own_end_between_words_too():
+    code = f"----> 5     {'raise ' * 20}"
+    text = (
+        f"Cell In[7], line 5\n      4 try:\n{code}\n\nOSError: {'many words ' * 10}\n\n"
+        "During handling of the above exception, another exception occurred:\n\n"
+        f"\x1b[31mValueError\x1b[39m{' ' * 32}Traceback (most recent call last)\n"
+        f"Cell In[7], line 7\n{code}\n\nValueError: no"
+    )
+    error = ProcessError("ValueError", "no", text, text, 7)
+    for ansi in (True, False):
+        lines = card_error.error_card(cell([None], errors={0: error}), ansi=ansi).text.split("\n")
+        assert [line for line in lines if len(line) > 72] == [code] * 2
+        assert not any("Traceback" in line for line in lines)
+    said = f"    | ValueError: {'many words ' * 10}\n    +-----\n  |     {'code ' * 20}"
+    lines = by_words(said).split("\n")
+    many = " many words" * 5
+    assert lines[:2] == [f"    | ValueError:{many}", f"    |{many}"]
+    assert lines[-1] == f"  |     {'code ' * 20}"
 
 
 MADE = Dispatch(
@@ -99,7 +119,7 @@ def test_a_divergence_over_different_processes_is_told_once():
     card = card_error.error_card(result)
     assert card.text.startswith("DivergenceError on processes 0-2 · lines 3, 5\n")
     assert card.text.count("DivergenceError") == 1
-    assert len(card.text.splitlines()) == 7
+    assert [line[2:5].strip() for line in card.text.splitlines()[4:]] == ["0", "1", "2", ""]
     script = card_error.error_card(result, is_whole=True).text
     assert "process 2: 2: was to dispatch. None of it has run" in script
     assert script.count("The processes do not agree on dispatch 1") == 1
@@ -163,8 +183,8 @@ def test_of_a_long_message_the_beginning_is_shown_once():
 
     text = card_error.error_card(cell([None] * 4, errors={i: unequal(i) for i in range(4)})).text
     assert text.startswith("AssertionError on processes 0-3\nline 3\nAssertionError: not ")
-    assert text.endswith(
-        "…\n… 316 more characters, in `spmd.last_result.per_process[0].error.message`; the "
+    assert " ".join(text.split()).endswith(
+        "… … 316 more characters, in `spmd.last_result.per_process[0].error.message`; the "
         "messages of processes 1-3 differ in what follows"
     )
     assert len(text) < 2000
