@@ -256,11 +256,12 @@ class Recovery:
             taken |= saver.fill(paths, given, missing)
         lost = lost_here(told.lost, before.num_processes, saver.num_processes)
         lost += messages.losses({i: answer.lost for i, answer in taken.items()})
+        old = {each.path for each in lost if each.is_old and set(paths) <= set(each.processes)}
         known: dict[str, set[int]] = {}
         for each in lost:
             known.setdefault(each.path, set()).update(each.processes)
         lost += [
-            messages.Lost(name, told.variables.get(name, "state"), who, why)
+            messages.Lost(name, told.variables.get(name, "state"), who, why, name in old)
             for name, why in missing.items()
             if name not in _NOT_REPORTED
             and (who := tuple(sorted(set(died) - known.get(name, set()))))
