@@ -96,6 +96,11 @@ REFUSED = {
         "NamedSharding(mesh, P()), lambda index: words))\ntotal(jax.random.key_data(mine));",
         "input",
     ),
+    "barrier": (
+        "from jax._src import distributed\n"
+        "distributed.global_state.client.wait_at_barrier(f'{process_index > 0}', 60_000)",
+        "program",
+    ),
 }
 """Those that the table of what is unequal does not have."""
 
