@@ -31,7 +31,7 @@ from jaxnb.lockstep.divergence import (
     rows_of,
 )
 from jaxnb.model.cells import NO_ANSWER, ProcessError
-from jaxnb.model.scripts import the_cell
+from jaxnb.model.scripts import in_notebook, the_cell
 
 MOST_CHARS = 1500
 MOST_LINES = 24
@@ -105,7 +105,8 @@ def error_groups(result: CellResult) -> list[ErrorGroup]:
     ids, and what is beyond the shown part of a long message, do not count.
     """
     parted = result.divergence
-    sides = parted.sides if parted is not None and rows_of(parted) else ()
+    # A script's traceback may lead through modules: each is shown.
+    sides = parted.sides if parted and in_notebook("a table") and rows_of(parted) else ()
     told = {i for side in sides if side.dispatch is not None for i in side.processes}
     groups: dict[tuple[str, str, str], dict[str, list[int]]] = {}
     for process, error in sorted(result.errors.items()):
@@ -186,8 +187,7 @@ def _body(
     text = _HEADING.sub("", (error.traceback_ansi if ansi else "") or plain)
     kept = _beginning(error.message)
     if group.messages:
-        heading = error.type_name if group.is_consequence else text.rstrip()
-        return f"{heading}\n\n{_messages_text(group)}"
+        return f"{text.rstrip()}\n\n{_messages_text(group)}"
     if is_whole or kept == error.message:
         return text or error.message
     more = len(error.message) - len(kept)
