@@ -67,11 +67,12 @@ def given_twice(words: Sequence[str], options: Mapping[str, argparse.Action]) ->
         if action is None or action.nargs == 0 or isinstance(action.default, list):
             continue
         now = word if has_value else " ".join(words[i : i + 2])
-        if (before := given.setdefault(action.dest, now)) is not now:
+        if before := given.get(action.dest, ""):
             both = ",".join(each[len(name) + 1 :] for each in (before, now))
             are_joined = "," in (action.metavar or "") and before.startswith(name)
             how = f"type `{name} {both}`" if are_joined else "keep one of them"
             return f"`{before}` and `{now}` are both given: {how}"
+        given[action.dest] = now
     return ""
 
 
