@@ -41,14 +41,14 @@ def _broken(line: str) -> str:
     lines: list[str] = []
     used = 0
     for word in _WORD.findall(line[before:]):
-        width = len(_ANSI.sub("", word))
-        is_too_long = width > WIDTH - before  # for the next line, too
-        if not lines or (used + width > WIDTH and not is_too_long):
-            lines.append(line[:before] + word.lstrip(" "))
-            used = before + width
+        alone = word.lstrip(" ")
+        used += len(_ANSI.sub("", word))
+        width = before + len(_ANSI.sub("", alone))  # if it begins the next line
+        if not lines or (used > WIDTH and width <= WIDTH):
+            lines.append(line[:before] + alone)
+            used = width
         else:
             lines[-1] += word
-            used += width
     return "\n".join(lines)
 
 

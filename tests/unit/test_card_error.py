@@ -50,6 +50,8 @@ def test_long_messages_end_between_words():
     assert " ".join(lines[2:6]) == f"ValueError: {'many words ' * 20}".rstrip()
     assert lines[6:] == ["    " + "code " * 30, "end"]
     long = f"\x1b[31mValueError\x1b[0m: {'x' * 100}{' y' * 40}"
+    fits = f"{'a' * 30} {'b' * 50} {'c' * 21}"  # of which the second line has 72 columns
+    assert by_words(fits) == fits.replace(" b", "\nb")
     assert by_words(long).split("\n") == [long[:-80], "y" + " y" * 35, "y y y y"]
 
 
