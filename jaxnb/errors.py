@@ -6,7 +6,7 @@ now, and what to type next.
 
 from __future__ import annotations
 
-import textwrap
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,18 +19,37 @@ WIDTH = 72
 
 
 def by_words(text: str) -> str:
-    """Returns a text whose long lines end between words, where they can.
+    """Returns a text, with ANSI colours or without, whose long lines end between words.
 
-    Lines that begin with blanks are code, or stand below something.
+    Lines that begin with blanks, or with IPython's arrow, are code, or stand below something; but
+    not what stands behind the bars of an exception group.
     """
     lines = text.replace("cell [", "cell\0[").split("\n")  # which is one word to who reads it
-    broken = (
-        x
-        if len(x) <= WIDTH or x[:1].isspace()
-        else textwrap.fill(x, WIDTH, break_long_words=False, break_on_hyphens=False)
-        for x in lines
-    )
-    return "\n".join(broken).replace("cell\0[", "cell [")
+    return "\n".join(map(_broken, lines)).replace("cell\0[", "cell [")
+
+
+_ANSI = re.compile(r"\x1b\[[\d;]*m")
+_BARS = re.compile(r"( +\| (?=\S))?")
+_WORD = re.compile(r" *[^ ]+")
+
+
+def _broken(line: str) -> str:
+    plain = _ANSI.sub("", line)
+    before = len(line) - len(_BARS.sub("", line))
+    if len(plain) <= WIDTH or plain.startswith("--") or plain[before:][:1].isspace():
+        return line
+    lines: list[str] = []
+    used = 0
+    for word in _WORD.findall(line[before:]):
+        alone = word.lstrip(" ")
+        used += len(_ANSI.sub("", word))
+        width = before + len(_ANSI.sub("", alone))  # if it begins the next line
+        if not lines or (used > WIDTH and width <= WIDTH):
+            lines.append(line[:before] + alone)
+            used = width
+        else:
+            lines[-1] += word
+    return "\n".join(lines)
 
 
 class JaxnbError(Exception):
@@ -124,7 +143,7 @@ class NotCompiledError(JaxnbError):
 
     def _render_traceback_(self) -> list[str]:
         """The user's own lines, as they were on the process that raised; then the message."""
-        return [*self._rendering.splitlines(), "", *super()._render_traceback_()]
+        return [*by_words(self._rendering).splitlines(), "", *super()._render_traceback_()]
 
 
 class DivergenceWarning(UserWarning):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from jaxnb.model.arrays import GoneReason
@@ -76,6 +76,15 @@ def processes_label(processes: Iterable[int]) -> str:
     """Returns ``"process 2"`` or ``"processes 0,2-3"``."""
     known = set(processes)
     return f"{plural_word(len(known), 'process')} {ranks_label(known)}"
+
+
+def by_text(texts: Mapping[int, str]) -> dict[str, list[int]]:
+    """Returns texts that are not empty, and the processes that have each."""
+    found: dict[str, list[int]] = {}
+    for index, text in sorted(texts.items()):
+        if text:
+            found.setdefault(text, []).append(index)
+    return found
 
 
 def plural_word(count: int, word: str) -> str:

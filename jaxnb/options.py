@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import TypeVar, get_args
@@ -52,6 +53,27 @@ def suggest(word: str, known: Iterable[str]) -> str:
     names = {each.lstrip("-"): each for each in known}
     near = difflib.get_close_matches(word.lstrip("-"), names, n=1, cutoff=0.7)
     return f" Did you mean {names[near[0]]!r}?" if near else ""
+
+
+def given_twice(words: Sequence[str], options: Mapping[str, argparse.Action]) -> str:
+    """Returns what to type in place of a line that gives an option twice; empty if none does.
+
+    Those that are collected, and those without a value, may be given again.
+    """
+    given: dict[str, str] = {}
+    for i, word in enumerate(words):
+        name, has_value, _ = word.partition("=")
+        action = options.get(name)
+        if action is None or action.nargs == 0 or isinstance(action.default, list):
+            continue
+        now = word if has_value else " ".join(words[i : i + 2])
+        if before := given.get(action.dest, ""):
+            both = ",".join(each[len(name) + 1 :] for each in (before, now))
+            are_joined = "," in (action.metavar or "") and before.startswith(name)
+            how = f"type `{name} {both}`" if are_joined else "keep one of them"
+            return f"`{before}` and `{now}` are both given: {how}"
+        given[action.dest] = now
+    return ""
 
 
 def one_of(

@@ -33,7 +33,7 @@ from jaxnb.labels import (
     processes_label,
     ranks_label,
 )
-from jaxnb.lockstep import divergence
+from jaxnb.lockstep import divergence, provenance
 from jaxnb.model.cells import NO_ANSWER, CellTiming
 from jaxnb.model.group import AtLine, Waits
 from jaxnb.model.scripts import in_notebook, the_cell
@@ -289,12 +289,38 @@ def pitfalls_card(result: CellResult) -> Card:
 
 
 def divergence_card(result: CellResult) -> Card:
-    """The difference as a sentence, and a short diff below it, folded; nothing if there is none."""
-    parted = result.divergence
-    if parted is None or parted.program is None:
+    """The difference as a sentence, and a short diff below it, folded; nothing if there is none.
+
+    Of constants, which the error's table has, the text version shows none of it.
+    """
+    program = result.divergence and result.divergence.program
+    if not program:
         return NOTHING
-    summary = Facts([parted.program.summary], wrap=False)
-    return card_of(Fold(summary, [Pre(divergence.text_of(parted.program))]), tone="warn")
+    diff = Pre(divergence.text_of(program))
+    if program.constants:
+        return card_of(Either([Fold(Facts(["The compiled programs"]), [diff])]))
+    return card_of(Fold(Facts([program.summary], wrap=False), [diff]), tone="warn")
+
+
+_MOST_ROWS = 12
+
+
+def unequal_names_card(result: CellResult) -> Card:
+    """Variables that hold parts of different arrays: a table, and how they were made, folded."""
+    names = result.unequal_names
+    if not names:
+        return NOTHING
+    alike = not result.errors
+    said = provenance.unequal_names_heading(result.cell, names, has_ended_alike=alike)
+    rows = provenance.names_rows(result.cell, names)
+    columns = [Column("variable", least=8), Column("process"), Column("holds", least=20)]
+    return card_of(
+        Note(capitalized(said)),
+        Table(columns, rows[:_MOST_ROWS], more=(len(rows) - _MOST_ROWS, "row")),
+        Note(provenance.how_to_go_on(names).strip()),
+        Either([Fold(Facts(["How they were made"]), [Note(provenance.names_text(names))])]),
+        tone="warn",
+    )
 
 
 _STRAGGLER_RATIO = 1.5
@@ -309,8 +335,9 @@ def cell_card(result: CellResult, outputs: Outputs = "merged") -> Card:
 
 
 def below_card(result: CellResult) -> Card:
-    """How programs differ, what a cell did that JAX says nothing of, and the footer."""
-    return stacked([divergence_card(result), pitfalls_card(result), footer_card(result)])
+    """How programs and variables differ, what a cell did of which JAX says nothing, the footer."""
+    cards = [divergence_card, unequal_names_card, pitfalls_card, footer_card]
+    return stacked([card(result) for card in cards])
 
 
 def footer_card(result: CellResult) -> Card:
@@ -326,8 +353,8 @@ def footer_card(result: CellResult) -> Card:
     if changed := memory_text(result):
         parts.append(changed)
     if late := [i for i, each in result.per_process.items() if each.computes]:
-        on = "" if len(late) == len(result.per_process) else f" on {ranks_label(late)}"
-        parts.append(f"still computing{on}")
+        of = "" if len(late) == len(result.per_process) else f" of {ranks_label(late)}"
+        parts.append(f"devices{of} still computing")
     ends: dict[str, list[int]] = {"error on {}": []}
     has_cause = any(each.type_name not in FOLLOW for each in result.errors.values())
     for i, error in result.errors.items():

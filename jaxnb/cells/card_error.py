@@ -12,8 +12,8 @@ from jaxnb.cells.result import FOLLOW, CellResult
 from jaxnb.display.blocks import Block, Column, Either, Facts, Fold, Note, Pre, Table
 from jaxnb.display.card import NOTHING, Card, card_of, stacked
 from jaxnb.display.markup import strip_ansi
-from jaxnb.display.text import middle, text_of
-from jaxnb.errors import by_words
+from jaxnb.display.text import middle, table_text
+from jaxnb.errors import WIDTH, by_words
 from jaxnb.labels import (
     capitalized,
     format_count,
@@ -31,7 +31,7 @@ from jaxnb.lockstep.divergence import (
     rows_of,
 )
 from jaxnb.model.cells import NO_ANSWER, ProcessError
-from jaxnb.model.scripts import the_cell
+from jaxnb.model.scripts import in_notebook, the_cell
 
 MOST_CHARS = 1500
 MOST_LINES = 24
@@ -48,8 +48,11 @@ WELL_AFTER_SECONDS = 0.5
 
 _MOST_NAMES = 3
 
-_HEADING = re.compile(r"\A\S*-{40,}\S*\n.*Traceback \(most recent call last\).*\n")
-"""IPython's line over a traceback, and its heading: ours names the error and its processes."""
+_HEADING = re.compile(
+    r"^(\S*-{40,}\S*\n.*|\S+ {2,})Traceback \(most recent call last\)\S*\n", re.MULTILINE
+)
+"""IPython's line over a traceback, and its heading: ours names the error and its processes, and
+that of a chained one ends with its name."""
 
 _FLEETING = re.compile(
     r"(?<= at )0x[0-9a-f]{6,}|(?<=\]):\d{2,5}\b|(?<=\d\.\d\.\d\.\d):\d{2,5}\b"
@@ -101,23 +104,29 @@ def error_groups(result: CellResult) -> list[ErrorGroup]:
     whatever they say, but for those that follow from others'. Ports, addresses of objects, process
     ids, and what is beyond the shown part of a long message, do not count.
     """
+    parted = result.divergence
+    # A script's traceback may lead through modules: each is shown.
+    sides = parted.sides if parted and in_notebook("a table") and rows_of(parted) else ()
+    told = {i for side in sides if side.dispatch is not None for i in side.processes}
     groups: dict[tuple[str, str, str], dict[str, list[int]]] = {}
     for process, error in sorted(result.errors.items()):
         message = _beginning(error.message)
         if message != error.message:
             message = message[:SAME_CHARS]
         message = _FLEETING.sub("", message)
+        is_one = False  # with others, whatever it says
         place = _AROUND.sub("", error.traceback or error.traceback_ansi).replace(
             f"{error.type_name}: {error.message}", error.type_name
         )
         if error.type_name == "DivergenceError":  # whose message has the line of each process
             place = ""
+            is_one = process in told
         if package := _interrupted_inside(error):
             place = package
-        is_at_place = place and error.type_name not in FOLLOW
+        is_one |= bool(place) and error.type_name not in FOLLOW
         key = (
             error.type_name,
-            "" if is_at_place else message,
+            "" if is_one else message,
             _BLANKS.sub(" ", _FLEETING.sub("", place)),
         )
         groups.setdefault(key, {}).setdefault(message, []).append(process)
@@ -180,7 +189,7 @@ def _body(
     if group.messages:
         return f"{text.rstrip()}\n\n{_messages_text(group)}"
     if is_whole or kept == error.message:
-        return _broken(text, error.message) if error.message else text
+        return text or error.message
     more = len(error.message) - len(kept)
     others = [p for p in group.processes if result.errors[p].message != error.message]
     differ = f"; the messages of {processes_label(others)} differ in what follows" if others else ""
@@ -191,24 +200,12 @@ def _body(
     return (text if error.message in text else plain).replace(error.message, cut) or cut
 
 
-def _broken(text: str, message: str) -> str:
-    """Returns a traceback with the long lines of its message broken between words."""
-    if message not in text:
-        return text or by_words(message)
-    # The last one: the source line that has raised may have the same text.
-    before, _, after = text.rpartition(message)
-    name = strip_ansi(before.rpartition("\n")[2])
-    broken = by_words(f"{name}{message}")
-    fits = broken.startswith(name)  # else its first word is too long for the line
-    return f"{before}{broken.removeprefix(name) if fits else message}{after}"
-
-
 def _messages_text(group: ErrorGroup) -> str:
     """Returns what each process said, of those that raised at one place."""
     said = list(group.messages.items())
     more = len(said) - MOST_LINES
     lines = [
-        by_words(f"{processes_label(who)}: {middle(strip_ansi(message), MOST_SAID)}")
+        f"{processes_label(who)}: {middle(strip_ansi(message), MOST_SAID)}"
         for who, message in said[:MOST_LINES]
     ]
     return "\n".join([*lines, *([f"… {format_count(more)} more"] if more > 0 else [])])
@@ -268,15 +265,15 @@ def error_card(result: CellResult, *, ansi: bool = False, is_whole: bool = False
         parts = list(filter(None, [odd, message, details]))
         summary = Facts(parts, f"{name}:" if odd or message else name)
         # A script's traceback may lead through modules: a line of the table alone says less.
-        said, table = ("", []) if told or i or is_whole else _sides(result, error)
+        said, table = ("", None) if told or i or is_whole else _sides(result, error)
         body: list[Block]
         if told:
             body, text = [], told
-        elif table:
-            body, text = [Note(said), *table], f"{by_words(said)}\n{text_of(table)}"
+        elif table is not None:
+            body, text = [Note(said), table], f"{by_words(said)}\n{table_text(table, WIDTH)}"
         else:
             body = [Pre(_body(result, group, ansi=True))]
-            text = _body(result, group, ansi=ansi, is_whole=is_whole)
+            text = by_words(_body(result, group, ansi=ansi, is_whole=is_whole))
         folds.append(Fold(summary, body, opened=i == 0))
         where = _details(groups, i, told_in=strip_ansi(text))
         heading = f"{name}: {odd}" if odd else f"{name} on {where}"
@@ -284,19 +281,20 @@ def error_card(result: CellResult, *, ansi: bool = False, is_whole: bool = False
     return card_of(Either(folds, "\n\n".join(texts)), tone="error")
 
 
-def _sides(result: CellResult, error: ProcessError) -> tuple[str, list[Block]]:
+def _sides(result: CellResult, error: ProcessError) -> tuple[str, Table | None]:
     """Returns what has not run, and a table of who was about to do what; none if not known."""
     parted = result.divergence
     _, nothing_ran, trust = error.message.rpartition(NOTHING_RAN)
-    rows = rows_of(parted.sides) if parted is not None and nothing_ran else []
+    rows = rows_of(parted) if parted is not None and nothing_ran else []
     if not rows or parted is None:
-        return "", []
+        return "", None
     differ = differing_arguments(parted.sides)
     number = f"Dispatch {parted.number} of {the_cell()}" if parted.number else "It"
     said = f"{number} has run on none{trust}{f' {capitalized(differ)}.' if differ else ''}"
-    columns = [Column("process"), Column("line", ">"), Column("was to dispatch", least=20),
+    columns = [Column("process"), Column("line", ">"), Column(optional=True),
+               Column("was to dispatch", least=20),
                Column("code", least=12, optional=True)]  # fmt: skip
-    return said, [Table(columns, rows)]
+    return said, Table(columns, rows)
 
 
 def only_waited(group: ErrorGroup, groups: Sequence[ErrorGroup]) -> bool:

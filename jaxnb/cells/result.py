@@ -15,7 +15,7 @@ from jaxnb.arrays.lost import Gather, PerProcess, unpickle
 from jaxnb.callers import levels_to_caller
 from jaxnb.debugging.steps import Steps
 from jaxnb.errors import DivergenceWarning, JaxnbError, UsageError
-from jaxnb.labels import one_line
+from jaxnb.labels import by_text, one_line
 from jaxnb.lockstep.divergence import NOTHING_RAN
 from jaxnb.model.arrays import ArrayInfo
 from jaxnb.model.cells import (
@@ -52,10 +52,7 @@ def place_of(value: ValueInfo | None) -> object:
 def raised(errors: Mapping[int, ProcessError]) -> dict[str, list[int]]:
     """Returns what processes have raised, as clauses, and which ones; the causes alone, if any."""
     causes = {i: error for i, error in errors.items() if error.type_name not in FOLLOW}
-    who: dict[str, list[int]] = {}
-    for index, error in sorted((causes or errors).items()):
-        who.setdefault(_said(error), []).append(index)
-    return who
+    return by_text({i: _said(error) for i, error in (causes or errors).items()})
 
 
 def _said(error: ProcessError) -> str:

@@ -30,12 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_what_is_closed()
     parser = make_parser()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    given, own = _split(words, parser.run.values) if words[:1] == ["run"] else (words, [])
+    given, own = _split(words, parser.run.options) if words[:1] == ["run"] else (words, [])
     asked = parser.parse_args(given)
     try:
         match asked.command:
             case "run":
-                return _run(parser, asked, own)
+                return _run(parser, asked, given, own)
             case "doctor":
                 from jaxnb.cli.doctor import doctor
 
@@ -70,21 +70,20 @@ def _open_what_is_closed() -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """Knows how many values each of its options takes; argparse's own table is private.
+    """Knows its options; argparse's own table is private.
 
     Attributes:
-        values: The numbers, by the options' names.
+        options: Its arguments by the options' names.
         run: The parser of `run`.
     """
 
-    values: Mapping[str, Any] = MappingProxyType({})
+    options: Mapping[str, argparse.Action] = MappingProxyType({})
     run: Parser
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
         """Adds an argument; a shell completes some by the names of files."""
         action = super().add_argument(*names, **settings)
-        number = 1 if action.nargs is None else action.nargs
-        self.values = {**self.values, **dict.fromkeys(action.option_strings, number)}
+        self.options = {**self.options, **dict.fromkeys(action.option_strings, action)}
         is_file = action.metavar in ("FILE", "SCRIPT", "ARGUMENT")
         if is_file and (shtab := sys.modules.get("shtab")):
             action.complete = shtab.FILE  # type: ignore[attr-defined]
@@ -175,7 +174,9 @@ def _add_run(run: Parser) -> None:
         help="a parameter of a notebook, as papermill's")  # fmt: skip
 
 
-def _split(arguments: list[str], values: Mapping[str, int]) -> tuple[list[str], list[str]]:
+def _split(
+    arguments: list[str], options: Mapping[str, argparse.Action]
+) -> tuple[list[str], list[str]]:
     """Returns the arguments of `run` that are jaxnb's, and those that are the script's."""
     i, has_target = 1, False
     while i < len(arguments):
@@ -183,11 +184,12 @@ def _split(arguments: list[str], values: Mapping[str, int]) -> tuple[list[str], 
         if each == "--":
             return arguments[:i], arguments[i + 1 :]
         name, has_value, _ = each.partition("=")
-        if name not in values and each[:2] in ("-n", "-m"):
+        if name not in options and each[:2] in ("-n", "-m"):
             name, has_value = each[:2], "="  # -n4
-        if name in values:
+        if name in options:
             has_target |= name == "-m"
-            i += 1 if has_value else 1 + values[name]
+            count = options[name].nargs
+            i += 1 if has_value else 2 if count is None else 1 + int(count)
         elif has_target or each.startswith("-"):
             break
         else:
@@ -196,12 +198,14 @@ def _split(arguments: list[str], values: Mapping[str, int]) -> tuple[list[str], 
     return arguments[:i], arguments[i:]
 
 
-def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[str]) -> int:
+def _run(parser: Parser, asked: argparse.Namespace, given: list[str], own: list[str]) -> int:
     from jaxnb.cli.scripts import module_of, require_writable, script_of
     from jaxnb.errors import JaxnbError, StartError, UsageError
     from jaxnb.launch import forkclient
-    from jaxnb.options import JOB_OPTIONS, StartOptions, launcher_of, submits_job
+    from jaxnb.options import JOB_OPTIONS, StartOptions, given_twice, launcher_of, submits_job
 
+    if twice := given_twice(given, parser.run.options):
+        parser.error(twice)
     target = asked.module or asked.script
     if not target and own:
         parser.error(f"`jaxnb run` has no option {own[0]}; `jaxnb run --help` lists all")

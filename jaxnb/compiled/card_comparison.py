@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxnb.compiled import ranking
 from jaxnb.display.blocks import Cell, Column, Either, Facts, Note, Row, Table
 from jaxnb.display.card import Card, card_of
-from jaxnb.display.text import joined, middle, wrapped
+from jaxnb.display.text import middle, wrapped
 from jaxnb.labels import (
     format_bytes,
     format_count,
@@ -74,7 +74,7 @@ def comparison_card(report: model.ComparisonReport) -> Card:
         Facts(_facts(report, meshes), report.function),
         table,
         Either(text=_meshes_text(report)),
-        Either(text=_details_text(report)),
+        _collectives(report),
         *(Note(f"{_name(v)}: {failure_text(v.failure)}") for v in variants if v.failure),
         *(Note(text, "warn", before="! ") for text in shown),
         _closing(report, table),
@@ -107,23 +107,20 @@ def _table(report: model.ComparisonReport, *, with_meshes: bool) -> Table:
     columns = [
         Column("sharding", least=_LEAST),
         Column("mesh", only="html", optional=True),
-        *(Column(title, ">") for title, _ in TITLES.values()),
-        Column(),
-        Column("scattered", ">", optional=True),
-        Column("collectives of one call", only="html"),
+        *(Column(title, ">", wrap=True) for title, _ in TITLES.values()),
+        Column(wrap=True),
+        Column("scattered", ">", optional=True, wrap=True),
     ]
     scatters = any(map(_scatters, report.variants))
     best = {column: ranking.marked(report.variants, column) for column in TITLES}
     rows: list[Row] = []
     for place, variant in enumerate(report.variants):
-        none = "none" if variant.report and not variant.failure else "–"
         rows.append([
             Cell(_name(variant), "bold"),
             variant.mesh.label if variant.mesh and with_meshes else "",
             *(_cell(variant, column, best[column][place]) for column in TITLES),
             Cell(_spread(variant), "dim"),
             format_bytes(variant.scatter_bytes) if scatters and variant.report else "",
-            "\n".join(_details(variant)) or none,
         ])  # fmt: skip
     return Table(columns, rows)
 
@@ -195,13 +192,13 @@ def _details(variant: model.Variant) -> list[str]:
     ]
 
 
-def _details_text(report: model.ComparisonReport) -> str:
-    lines = []
-    for variant in report.variants:
-        if found := _details(variant):
-            text = joined([f"  {_name(variant)}: {found[0]}", *found[1:]])
-            lines.append(text.replace("\n  ", "\n    "))
-    return "\n".join(["collectives of one call:", *lines]) if lines else ""
+def _collectives(report: model.ComparisonReport) -> Table:
+    title = "collectives of one call"
+    columns = [Column("sharding", least=_LEAST), Column(title, least=_LEAST, wrap=True)]
+    return Table(
+        columns,
+        [(_name(v), " · ".join(found)) for v in report.variants if (found := _details(v))],
+    )
 
 
 def failure_text(failure: model.VariantFailure) -> str:
@@ -221,8 +218,8 @@ def _warning(variant: str, warning: model.OutputWarning) -> str:
     less = f"{warning.expected}: {format_bytes(warning.expected_bytes)}"
     if warning.kind == "resharded":
         said = (
-            f"was resharded: it came out as {warning.spec}, {holds}, and the argument "
-            f"{warning.argument} is {less}."
+            f"came out as {warning.spec}, {holds}; the argument {warning.argument}, of the same "
+            f"shape, is {less}."
         )
     else:
         said = f"was replicated: {holds}. It could be {less}."

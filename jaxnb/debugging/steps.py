@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
-from jaxnb.labels import one_line, processes_label
+from jaxnb.labels import by_text, one_line, processes_label
 from jaxnb.model.steps import Step, StepTrail, StepValue
 
 
@@ -75,5 +75,6 @@ def _value(values: Mapping[int, StepValue]) -> StepValue:
     blocks = {d: text for each in values.values() for d, text in (each.blocks or {}).items()}
     text = first.text
     if any(each.text != text for each in values.values()):
-        text = "; ".join(f"{each.text or '…'} on process {i}" for i, each in values.items())
+        told = by_text({i: each.text or "…" for i, each in values.items()})
+        text = "; ".join(f"{each} on {processes_label(who)}" for each, who in told.items())
     return replace(first, blocks=blocks or None, text=one_line(text, 200))

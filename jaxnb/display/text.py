@@ -47,18 +47,24 @@ def middle(text: str, width: int) -> str:
 
 
 def fitted_table(
-    rows: Sequence[Sequence[str]], align: str, shrink: Mapping[int, int], *, gap: int = 2
+    rows: Sequence[Sequence[str]],
+    align: str,
+    shrink: Mapping[int, int],
+    *,
+    gap: int = 2,
+    width: int = WIDTH,
 ) -> str:
-    """Returns a table of at most :data:`WIDTH` columns, long cells broken into lines.
+    """Returns a table, long cells broken into lines.
 
     Args:
         rows: Rows of equal length.
         align: As for :func:`text_table`.
         shrink: The columns that may be narrower, and to what at least. The widest goes first.
         gap: Blanks between columns.
+        width: It has no more columns of text, if it can be as narrow.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    excess = 2 + sum(widths) + gap * (len(widths) - 1) - WIDTH
+    excess = 2 + sum(widths) + gap * (len(widths) - 1) - width
     while excess > 0:
         able = [i for i, least in shrink.items() if widths[i] > least]
         if not able:
@@ -157,7 +163,7 @@ def _note(note: b.Note) -> str:
     return indented(text, note.before)
 
 
-def table_text(table: b.Table) -> str:
+def table_text(table: b.Table, width: int = WIDTH) -> str:
     """Returns a table, its long cells broken where its columns allow it."""
     if not table.rows:
         return ""
@@ -169,7 +175,7 @@ def table_text(table: b.Table) -> str:
     align = "".join(column.align for column in columns)
     shrink = {i: column.least for i, column in enumerate(columns) if column.least is not None}
     text = (
-        fitted_table(rows, align, shrink, gap=table.gap)
+        fitted_table(rows, align, shrink, gap=table.gap, width=width)
         if shrink
         else text_table(rows, align, gap=table.gap)
     )

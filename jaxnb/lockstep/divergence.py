@@ -50,7 +50,8 @@ def difference(
     """Returns how the first two programs differ; None if nothing is known of one.
 
     Args:
-        programs: Who dispatched it, to a program; in the order in which they are told.
+        programs: Who dispatched it, to a program; in the order in which they are told. Of those
+            after the second it is only said which constant they have, if all differ in that first.
     """
     known = [(who, lines) for who, lines in programs.items() if lines]
     if len(known) < 2:
@@ -81,7 +82,28 @@ def difference(
     lines = _shortened([line for line in changed if not line.startswith("@@")])
     left_out = sum(line[0] in "-+" for line in lines[MAX_LINES:])
     summary = _summary(mine, its, ours, theirs, who)
-    return model.ProgramDifference(who, tuple(lines[:MAX_LINES]), left_out, summary)
+    shown_lines, constants = tuple(lines[:MAX_LINES]), _constants(known)
+    return model.ProgramDifference(who, shown_lines, left_out, summary, constants)
+
+
+def _constants(
+    programs: Sequence[tuple[model.Processes, Sequence[model.ProgramLine]]],
+) -> tuple[tuple[model.Processes, str], ...]:
+    """Returns who has which constant, if that is the first thing in which programs differ."""
+    operations = [[e for e in lines if not _PLUMBING.match(e.text)] for _, lines in programs]
+    if len({len(each) for each in operations}) > 1:
+        return ()
+    for at in zip(*operations, strict=True):
+        if len({_without_names(each.text) for each in at}) > 1:
+            found = [_CONSTANT.match(each.text) for each in at]
+            if not all(found):
+                return ()
+            return tuple(
+                (who, f"{each[2]}{_at(line.source)}")
+                for (who, _), each, line in zip(programs, found, at, strict=True)
+                if each
+            )
+    return ()
 
 
 _PLUMBING = re.compile(r"^(?:ROOT )?(?:\(.*\)|\S+) (?:parameter|tuple|get-tuple-element)\(")
@@ -246,14 +268,18 @@ def sides(
     return tuple(sorted(found, key=lambda side: (side.dispatch is None, -len(side.processes))))
 
 
+MOST_PROGRAMS = 8
+"""So many programs are compared."""
+
+
 def programs_to_compare(found: Sequence[model.Side]) -> dict[model.Processes, int]:
-    """Returns which two programs tell most of how the sides differ: who has it, to fingerprint."""
+    """Returns which programs tell how the sides differ: who has it, to fingerprint."""
     first: dict[int, model.Processes] = {}
     for side in found:
         if side.dispatch is not None:
             first.setdefault(side.dispatch.fingerprint, side.processes)
-    two = list(first.items())[:2]
-    return {who: fingerprint for fingerprint, who in two} if len(two) == 2 else {}
+    some = list(first.items())[:MOST_PROGRAMS]
+    return {who: fingerprint for fingerprint, who in some} if len(some) > 1 else {}
 
 
 def disagreement(found: Sequence[model.Side], mine: model.Dispatch) -> str:
@@ -286,26 +312,36 @@ def disagreement(found: Sequence[model.Side], mine: model.Dispatch) -> str:
     )
 
 
-Row = tuple[str, str, str, str]
-"""Processes, line, what they were to dispatch or why nothing, and the line's code."""
+Row = tuple[str, str, str, str, str]
+"""Processes, line, which time, what they were to dispatch or why nothing, and the line's code."""
 
 
-def rows_of(found: Sequence[model.Side]) -> list[Row]:
+def rows_of(parted: model.Divergence) -> list[Row]:
     """Returns who was about to do what as rows of a table; none where all rows say the same."""
+    found = parted.sides
     made = [side.dispatch for side in found if side.dispatch is not None]
     # What it is given and gives helps to tell apart what has one name.
     are_named = len({each.name for each in made}) == len(made)
-    rows = [_row(side, made[0], are_named=are_named) for side in found if made]
+    constants = dict(parted.program.constants) if parted.program is not None else {}
+    rows = [
+        _row(side, made[0], constants.get(side.processes, ""), parted.cell, are_named=are_named)
+        for side in found
+        if made
+    ]
     return rows if len({row[1:] for row in rows}) > 1 else []
 
 
-def _row(side: model.Side, mine: model.Dispatch, *, are_named: bool) -> Row:
+def _row(
+    side: model.Side, mine: model.Dispatch, constant: str, cell: int, *, are_named: bool
+) -> Row:
     who, its = ranks_label(side.processes), side.dispatch
     if its is None:
-        return who, "", f"nothing: {_why_none(side)}", ""
+        return who, "", "", f"nothing: {_why_none(side)}", ""
     line = "" if its.line is None else str(its.line)
     what = its.name if are_named else its.signature()
-    return who, line, f"{what}{_elsewhere(its, mine)}", its.source
+    if constant:
+        what = f"{its.name} with constant {constant.removesuffix(f' of {cell_label(cell)}')}"
+    return who, line, its.which_time, f"{what}{_elsewhere(its, mine)}", its.source
 
 
 def differing_arguments(found: Sequence[model.Side]) -> str:

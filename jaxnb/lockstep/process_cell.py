@@ -29,7 +29,7 @@ from jaxnb.lockstep.process_ask_conductor import (
 from jaxnb.lockstep.process_inputs import current
 from jaxnb.lockstep.process_interrupts import TYPED, is_typed
 from jaxnb.lockstep.process_origins import ORIGINS, line_in, number_of
-from jaxnb.lockstep.process_recorded import CellSoFar, Entry, Launches, Making, as_dispatch
+from jaxnb.lockstep.process_recorded import CellSoFar, Entry, Known, Launches, Making, as_dispatch
 from jaxnb.lockstep.wire import InterruptRaised
 from jaxnb.model.dispatches import Argument, Dispatch
 from jaxnb.model.scripts import in_notebook
@@ -237,6 +237,7 @@ class Agreement:
         """Returns what this thread is about to dispatch, with the number that it has now."""
         if self._making.is_main:
             entry.number = cell.count(entry.known.processes) + 1
+            entry.times = cell.times(entry)
         failed = self._launches.failures(entry.known.processes)
         line = linecache.getline(cell.name, entry.line or 0).strip()
         entry.source = TYPED if is_typed(sys._getframe()) else one_line(line, MOST_SOURCE_CHARS)
@@ -262,11 +263,12 @@ class Agreement:
         self._launches.settle()
         line = line_in(sys._getframe(1), cell.name)
         said = f"the barrier {name!r} of the coordination service"
-        number, seconds = cell.count(who) + 1, time.monotonic() - cell.started
-        key = number_of(f"barrier {name}")
-        what = Dispatch(number, said, key, None, None, who, line, seconds)
+        known = Known(said, who, number_of(f"barrier {name}"))
+        entry = Entry(0, known, line, time.monotonic() - cell.started, 0, 0)
+        outer, cell.refused = cell.refused, entry
         try:
-            self._lockstep.agree(as_intent(what), depth, is_main=True)
+            self._lockstep.agree(as_intent(self._as_told(cell, entry)), depth, is_main=True)
+            cell.refused = outer
             yield
         finally:
             self._lockstep.done(depth)

@@ -212,6 +212,7 @@ class Entry:
     is_made: bool = False
     cpu: float = 0.0  # what other threads had used of the processor, if it is the main thread's
     source: str = ""  # the code at the line, once others are told of it
+    times: int = 0  # which time it is that the line dispatches it, likewise
 
 
 @dataclass(slots=True)
@@ -233,6 +234,14 @@ class CellSoFar:
     def count(self, processes: model.Processes) -> int:
         """Returns how many the main thread has dispatched over these processes."""
         return self.trails[processes]
+
+    def times(self, entry: Entry) -> int:
+        """Returns which time its line dispatches an entry's computation; 0 if that is forgotten."""
+        ring, known = self.ring.copy(), entry.known  # other threads add to it
+        if entry.line is None or len(ring) == RING:
+            return 0
+        like = (entry.line, known.name, known.processes)
+        return 1 + sum(like == (e.line, e.known.name, e.known.processes) for e in ring if e.number)
 
 
 _UNCHECKED: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
@@ -282,6 +291,7 @@ def as_dispatch(entry: Entry, *, is_one_of_many: bool = False) -> model.Dispatch
         end=entry.end,
         collectives=known.collectives,
         source=entry.source,
+        times=entry.times,
     )
 
 

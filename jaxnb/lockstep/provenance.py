@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jaxnb.labels import APART, capitalized, paths_label, processes_label
+from jaxnb.labels import APART, capitalized, paths_label, processes_label, ranks_label
 from jaxnb.model.dispatches import Argument, Difference, Made
 from jaxnb.model.scripts import cell_label, in_notebook
 
@@ -103,16 +103,39 @@ def arguments_text(differences: Sequence[Difference], others: int = 0) -> str:
 
 def names_text(differences: Sequence[Difference]) -> str:
     """Returns who holds what under the same names: a sentence for all that differ alike."""
+    groups = _alike(differences)
+    told = [
+        f"{paths_label(each.place for each in alike)}: {_held_alike(alike)}."
+        for alike in groups[:MOST_TOLD]
+    ]
+    more = [each.place for alike in groups[MOST_TOLD:] for each in alike]
+    return " ".join([*told, *([f"Also {paths_label(more)}."] if more else [])])
+
+
+def _alike(differences: Sequence[Difference]) -> list[list[Difference]]:
     groups: dict[tuple[object, ...], list[Difference]] = {}
     for each in differences:
         key = tuple((who, step_of(side) or (side and side.number)) for who, side in each.sides)
         groups.setdefault(key, []).append(each)
-    told = [
-        f"{paths_label(each.place for each in alike)}: {_held_alike(alike)}."
-        for alike in list(groups.values())[:MOST_TOLD]
-    ]
-    more = [each.place for alike in list(groups.values())[MOST_TOLD:] for each in alike]
-    return " ".join([*told, *([f"Also {paths_label(more)}."] if more else [])])
+    return [*groups.values()]
+
+
+def names_rows(cell: int, differences: Sequence[Difference]) -> list[tuple[str, str, str]]:
+    """Returns names, processes and what these hold under them, in short, as rows of a table."""
+    rows: list[tuple[str, str, str]] = []
+    for alike in _alike(differences):
+        names = paths_label(each.place for each in alike).replace("`", "")
+        others = _other_shapes(alike[0])
+        held = [("", others)] if others else [
+            (ranks_label(who), source_text(each)) for who, each in alike[0].sides
+        ]  # fmt: skip
+        for k, (who, what) in enumerate(held):
+            short = what.replace(f" of {cell_label(cell)}", "").replace(_COUNTED, "")
+            rows.append(("" if k else names, who, short))
+    return rows
+
+
+_COUNTED = " of its shape and dtype there"
 
 
 def step_of(argument: Argument | None) -> tuple[object, ...]:
@@ -164,13 +187,23 @@ def unequal_names_text(
         differences: The names.
         has_ended_alike: Whether it ended on all processes without an error or an interrupt.
     """
+    heading = unequal_names_heading(cell, differences, has_ended_alike=has_ended_alike)
+    return f"{heading} {names_text(differences)}{how_to_go_on(differences)}"
+
+
+def unequal_names_heading(
+    cell: int, differences: Sequence[Difference], *, has_ended_alike: bool
+) -> str:
+    """Returns the first sentence of :func:`unequal_names_text`."""
+    how = "stopped at different steps: these variables mix shards of different arrays"
     if has_ended_alike or any(_other_shapes(each) or _other_data(each) for each in differences):
         how = "bound a name to different arrays on different processes"
-    else:
-        how = "stopped at different steps: these variables mix shards of different arrays"
-    common = _last_common_step(differences)
-    said = f"{cell_label(cell)} {how}. {names_text(differences)}{common}"
-    return f"{said}{in_notebook(_MENDS)}"
+    return f"{cell_label(cell)} {how}."
+
+
+def how_to_go_on(differences: Sequence[Difference]) -> str:
+    """Returns which step all have completed, where that is known, and what to do."""
+    return f"{_last_common_step(differences)}{in_notebook(_MENDS)}"
 
 
 def _last_common_step(differences: Sequence[Difference]) -> str:
@@ -279,5 +312,5 @@ def origin_text(made: Made, number: int) -> str:
         where = f"made at line {made.line}{cell}" if made.line is not None else f"made{cell or ''}"
         name, of_parts, whole = made.name.partition(OF_PARTS)
         by = f" by {name}" if name else ""
-        return f"{where}{by}, array {made.number} of its shape and dtype there{of_parts}{whole}"
+        return f"{where}{by}, array {made.number}{_COUNTED}{of_parts}{whole}"
     return "made without a record"

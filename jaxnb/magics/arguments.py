@@ -14,7 +14,7 @@ from typing import Any, NoReturn, get_args
 from jaxnb.arrays.blocks import parse as parse_spec
 from jaxnb.errors import UsageError
 from jaxnb.labels import Outputs
-from jaxnb.options import CHECKS, suggest
+from jaxnb.options import CHECKS, given_twice, suggest
 
 FIRST_WORD = ""
 """What stands for the word behind a magic's options, if it is one of a few."""
@@ -95,6 +95,8 @@ class MagicParser(argparse.ArgumentParser):
     def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
         """Parses the words of a line; raises as :meth:`parse_line` does."""
         found, unknown = self.parse_known_intermixed_args(words)
+        if not found.help and (twice := given_twice(words, self.options)):
+            self.error(twice)
         if unknown and not found.help:
             word = unknown[0].partition("=")[0]
             is_number = word.isdecimal() and "-n" in self.options

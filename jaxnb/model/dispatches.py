@@ -95,6 +95,10 @@ class ProgramLine:
     source: str = ""
 
 
+Processes = tuple[int, ...]
+"""The indices of the processes that a computation spans, or that hold an array; ascending."""
+
+
 @dataclass(frozen=True)
 class ProgramDifference:
     """What differs between two programs that processes dispatched in place of one another.
@@ -105,16 +109,15 @@ class ProgramDifference:
             ``"-"``, of the second with ``"+"``, of both with a space.
         left_out: How many lines more differ.
         summary: The first difference, as a sentence.
+        constants: If that is a constant, who has which: ``"0.1 at line 3 of cell [4]"``.
     """
 
-    processes: tuple[tuple[int, ...], tuple[int, ...]]
+    processes: tuple[Processes, Processes]
     lines: tuple[str, ...]
     left_out: int
     summary: str
+    constants: tuple[tuple[Processes, str], ...] = ()
 
-
-Processes = tuple[int, ...]
-"""The indices of the processes that a computation spans, or that hold an array; ascending."""
 
 CheckMode = Literal["off", "strict"]
 """What is done so that no process computes alone what others do not: nothing; or every dispatch of
@@ -209,6 +212,8 @@ class Dispatch:
         replicas: Digests of its replicated arguments that nothing has compared yet: the processes
             that hold the same parts, and a number that is to be equal on these.
         source: The code at ``line``; empty unless other processes are told of it.
+        times: Which time it is that ``line`` dispatches a computation of this name over these
+            processes; 0 unless other processes are told of it, and if too many came before.
         failed: The last one over these processes that all had agreed on before, and that then
             failed on this process, in words; empty if there was none.
         failures: How many there were.
@@ -233,6 +238,7 @@ class Dispatch:
     end: DispatchEnd = ""
     replicas: tuple[tuple[Processes, int], ...] = field(default=(), repr=False)
     source: str = field(default="", compare=False)
+    times: int = field(default=0, compare=False)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Dispatch:
@@ -255,9 +261,17 @@ class Dispatch:
             return self.name
         return f"{self.name} {self.arguments} -> {self.results}"
 
+    @property
+    def which_time(self) -> str:
+        """``"4th time"``; empty for the first one."""
+        is_teen = self.times % 100 in (11, 12, 13)
+        ending = "th" if is_teen else {1: "st", 2: "nd", 3: "rd"}.get(self.times % 10, "th")
+        return f"{self.times}{ending} time" if self.times > 1 else ""
+
     def __str__(self) -> str:
         line = f" outside {the_cell()}'s lines" if self.line is None else f" at line {self.line}"
-        return f"{self.signature()}{line}{_ENDS[self.end]}"
+        time = f", {self.which_time}" if self.times > 1 else ""
+        return f"{self.signature()}{line}{time}{_ENDS[self.end]}"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from jaxnb.labels import (
+    by_text,
     capitalized,
     format_bytes,
     format_seconds,
@@ -279,7 +280,9 @@ class Recovered:
     def notes(self) -> tuple[str, ...]:
         """What else there is to know, in sentences."""
         told = [*self.resized]
-        told += [f"Process {i} {why}, and was ended by force." for i, why in self.given_up.items()]
+        for why, those in by_text(self.given_up).items():
+            said = f"{capitalized(processes_label(those))} {why}, and was ended by force."
+            told.append(said if len(those) == 1 else re.sub(r"\bwas\b", "were", said))
         if self.died and not self.nbytes:
             told.append("No process was left: all variables are lost.")
         elif self.died:
@@ -300,15 +303,6 @@ class Recovered:
         for printed, those in by_text(self.hook_output).items():
             told.append(f"jaxnb.on_recover printed on {processes_label(those)}: {printed.strip()}")
         return tuple(told)
-
-
-def by_text(texts: Mapping[int, str]) -> dict[str, list[int]]:
-    """Returns texts that are not empty, and the processes that have each."""
-    found: dict[str, list[int]] = {}
-    for index, text in sorted(texts.items()):
-        if text:
-            found.setdefault(text, []).append(index)
-    return found
 
 
 def losses_text(lost: Sequence[Lost], beginning: str, then: str) -> list[str]:

@@ -25,7 +25,7 @@ from jaxnb.recovery import hooks
 from jaxnb.recovery.messages import Lost
 from jaxnb.recovery.process_arrays import is_array
 from jaxnb.recovery.process_classes import set_sources_of_cells, sources_of_cells
-from jaxnb.recovery.process_losses import reason_of
+from jaxnb.recovery.process_losses import reason_of, type_text
 from jaxnb.wire.process_sentinel import ThisProcess
 
 # Such a module is imported again in the new process, and then given the data that it had. What
@@ -422,4 +422,4 @@ def _text(value: Any) -> str:
         return f"{kind.__name__} {value.__name__}"
     of = {dict: "entries", list: "elements", tuple: "elements"}.items()
     units = [f" of {len(value)} {unit}" for each, unit in of if kind is each]
-    return "".join([f"{kind.__qualname__}", *units])
+    return "".join([type_text(value), *units])

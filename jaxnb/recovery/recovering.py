@@ -47,11 +47,9 @@ def recovered_text(
     Args:
         recovered: What the recovery kept and lost.
         differences: The names under which its processes held parts of different arrays then.
-        tell: Describes the differences that are not among the lost names.
+        tell: Describes the differences.
     """
-    gone = {each.path for each in recovered.lost}
-    rest = [each for each in differences if each.place not in gone]
-    return f"{recovered} {capitalized(tell(rest))}" if rest else str(recovered)
+    return f"{recovered} {capitalized(tell(differences))}" if differences else str(recovered)
 
 
 Progress = Callable[[str, str], None]
@@ -258,11 +256,12 @@ class Recovery:
             taken |= saver.fill(paths, given, missing)
         lost = lost_here(told.lost, before.num_processes, saver.num_processes)
         lost += messages.losses({i: answer.lost for i, answer in taken.items()})
+        old = {each.path for each in lost if each.is_old and set(paths) <= set(each.processes)}
         known: dict[str, set[int]] = {}
         for each in lost:
             known.setdefault(each.path, set()).update(each.processes)
         lost += [
-            messages.Lost(name, told.variables.get(name, "state"), who, why)
+            messages.Lost(name, told.variables.get(name, "state"), who, why, name in old)
             for name, why in missing.items()
             if name not in _NOT_REPORTED
             and (who := tuple(sorted(set(died) - known.get(name, set()))))

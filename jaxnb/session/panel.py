@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from jaxnb.cells import result
 from jaxnb.cells.running import RunningCell
-from jaxnb.labels import capitalized
+from jaxnb.labels import by_text, capitalized, processes_label
 from jaxnb.lockstep.messages import Asking
 from jaxnb.model.group import AtLine, Waits, Whereabouts
 from jaxnb.session.reach import Reach
@@ -181,9 +181,8 @@ def _number(where: Whereabouts) -> tuple[tuple[int, ...], int] | None:
 def faults_text(found: Mapping[int, Whereabouts]) -> str:
     """Returns whose sentinels failed, as sentences: nobody knows where those processes are."""
     return " ".join(
-        f"The position of process {index} is unknown: its sentinel failed ({where.fault})."
-        for index, where in sorted(found.items())
-        if where.fault
+        f"The position of {processes_label(who)} is unknown: the sentinel failed ({fault})."
+        for fault, who in by_text({i: where.fault for i, where in found.items()}).items()
     )
 
 

@@ -302,7 +302,7 @@ class Cells:
             wait = 0.0 if supervisor.gave_up else COME_BACK_SECONDS
             names = self._mend(running, found.unequal_names, tell_names, wait)
             found = replace(found, unequal_names=names)
-        elif found.unequal_names:
+        elif found.unequal_names and not running.is_shown:  # a card has them
             running.notice(tell_names(found.unequal_names))
         return Ran(running, generation, starts, collected, found, supervisor, computed)
 
@@ -439,11 +439,13 @@ class Cells:
                 self._life.lifecycle.mark_broken()
             told = [str(error), *getattr(error, "__notes__", ())]
             running.notice(" ".join(filter(None, told)))
-            if names:
+            if names and not running.is_shown:
                 running.notice(tell_names(names))
             return names
         names = names or self._examiner.names_since(running.request.cell)
-        running.notice(recovered_text(recovered, names, tell_names))
+        gone = {each.path for each in recovered.lost}
+        names = tuple(each for each in names if each.place not in gone)
+        running.notice(recovered_text(recovered, () if running.is_shown else names, tell_names))
         return names
 
     def _require_checks(self, mode: str, sink: OutputSink) -> None:

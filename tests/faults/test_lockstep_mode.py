@@ -80,7 +80,7 @@ def test_a_typo_in_a_loop_is_told_by_all_and_costs_nothing(group: Session) -> No
     )
     assert result.errors[2].type_name == "NameError"
     assert "processes 0-1,3: were to dispatch jit(<lambda>)" in told(result)
-    assert " at line 4 (`y = step(y if i else x)`); " in told(result)
+    assert " at line 4, 8th time (`y = step(y if i else x)`); " in told(result)
     assert "process 2: raised NameError at line 3" in told(result)
     # What was bound before is of the same step on all.
     assert group.run("float(total(y))").value == 16.0 * 8

@@ -96,6 +96,17 @@ def test_one_of_three(group: Session, which: int) -> None:
 
 
 @pytest.mark.thorough
+def test_what_had_been_lost_before_is_no_new_loss_of_a_new_process(group: Session) -> None:
+    group.run("import threading\nlock = threading.Lock()")
+    assert "`lock` (lock) on processes 0-2" in str(group.recover())
+    kill(group, 1)
+    recovered = group.recover()
+    assert "Lost before, and still: `lock`." in str(recovered)
+    assert {each.is_old for each in recovered.lost if each.path == "lock"} == {True}
+    assert {each.type for each in recovered.lost if each.path == "lock"} == {"lock"}
+
+
+@pytest.mark.thorough
 def test_two_of_three(group: Session) -> None:
     group.run("both = {'w': [w], 'mesh': mesh}; ranked = {'w': w, 'rank': process_index}")
     kill(group, 0, 2)

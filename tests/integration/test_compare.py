@@ -74,7 +74,7 @@ def test_fsdp_tensor_parallel_and_replicated_as_computed_by_hand(group: Session)
         assert each.failure is None
         assert each.warnings == ()
     assert found.best("bytes").name == "replicated"
-    assert "tensor: 1 all-reduce over model 2.00 KiB" in str(found)
+    assert "  tensor    1 all-reduce over model 2.00 KiB" in str(found)
     # Nothing is left: no name, nothing in `_`, `Out` and `In` (but for the two cells), no replay.
     after = [each.value for each in group.run(names).per_process.values()]
     for now, then in zip(after, before, strict=True):

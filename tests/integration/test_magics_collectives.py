@@ -146,7 +146,7 @@ def test_comparing_shardings(nb: Notebook) -> None:
     line = "%%spmd_compare mlp(x, w1, w2) --repeats 2 --plot --out found\n"
     shown = nb.good(f"{line}rows = P('x')\nwhole = P()")
     # Both weights, 8 × 8 float32, of which each has gathered 3 quarters from others.
-    assert "rows: 2 all-gather over x 384 B" in shown.text
+    assert "  rows      2 all-gather over x 384 B" in shown.text
     assert "4 devices · mesh x 4 · 2 processes · 2 calls each" in shown.text
     assert ">rows</td>" in shown.html
     assert nb.good("found.best('bytes').name").text.strip() == "'whole'"
@@ -157,9 +157,9 @@ def test_comparing_shardings(nb: Notebook) -> None:
     inside = nb.good(
         "%%spmd\nimport jaxnb\njaxnb.compare(mlp, (x, w1, w2), specs={'rows': P('x')}, run=False)"
     )
-    assert "rows: 2 all-gather over x 384 B" in inside.text
+    assert "  rows      2 all-gather over x 384 B" in inside.text
     line = "%spmd_compare mlp(x, w1, w2) --spec a=P('y') --no-run --mesh {'y':4}"
-    assert "a: 2 all-gather over y 384 B" in nb.good(line).text
+    assert "  a         2 all-gather over y 384 B" in nb.good(line).text
     # What is written meanwhile, as by XLA's log, stands before the card.
     nb.good("%spmd loud = lambda x: (print('traced'), x + 1)[1]")
     loud = nb.good("%spmd_compare loud(x) --spec a=P('x') --no-run")

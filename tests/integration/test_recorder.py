@@ -96,6 +96,11 @@ REFUSED = {
         "NamedSharding(mesh, P()), lambda index: words))\ntotal(jax.random.key_data(mine));",
         "input",
     ),
+    "barrier": (
+        "from jax._src import distributed\n"
+        "distributed.global_state.client.wait_at_barrier(f'{process_index > 0}', 60_000)",
+        "program",
+    ),
 }
 """Those that the table of what is unequal does not have."""
 
@@ -120,6 +125,9 @@ def test_one_that_makes_fewer_is_told_of(group: Session) -> None:
         assert result.cause == "missing"
         assert result.divergence is not None
         assert result.divergence.sides[-1].note == "had finished"
+    result = refused(group, "for _ in range(3 + (process_index > 0)): step(x);", others)
+    assert result.divergence is not None
+    assert result.divergence.sides[0].dispatch.which_time == "4th time"
     result = refused(group, "if process_index: raise ValueError('mine')\ntotal(x);", {0})
     assert "raised ValueError at line 1" in result.errors[0].message
     (noted,) = [each for each in group.history if each.cell == result.cell]

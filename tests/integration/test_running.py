@@ -487,6 +487,6 @@ def test_the_footer_says_what_is_still_computed(session: Session) -> None:
     slow = "jax.jit(lambda a: jax.lax.fori_loop(0, 300, lambda _, a: a @ a, a))"
     session.run("a = jnp.eye(600)", ranks=[0])
     result = session.run(f"y = {slow}(a)", ranks=[0])
-    assert footer_card(result).text.endswith(" · still computing")
+    assert footer_card(result).text.endswith(" · devices still computing")
     result = session.run("y.block_until_ready();", ranks=[0])
     assert "still computing" not in footer_card(result).text

@@ -101,7 +101,7 @@ def test_variables_outlive_the_deadlock(executed: Executed) -> None:
 def test_the_last_batch_is_told_by_those_who_have_it(executed: Executed) -> None:
     text = refused(executed, LAST_BATCH)
     assert "DivergenceError: process 3 had finished\n" in text
-    assert re.search(r"processes 0-2: were to dispatch [^;]* at line 3 \(`", text)
+    assert re.search(r"processes 0-2: were to dispatch [^;]* at line 3, 3rd time \(`", text)
     assert "process 3: had finished" in text
 
 

@@ -92,6 +92,11 @@ def test_cell_line_in_full() -> None:
         ("--timeout 0", "0 is not above 0 seconds"),
         ("--timeout nan", "nan is not above 0 seconds"),
         ("--out 'r", "the line cannot be split into words"),
+        (
+            "--ranks 0 --time --ranks=1",
+            "`--ranks 0` and `--ranks=1` are both given: type `--ranks 0,1`.",
+        ),
+        ("--out a --time --time --out b", "`--out a` and `--out b` are both given: keep one"),
     ],
 )
 def test_lines_that_cannot_be(line: str, part: str) -> None:

@@ -19,6 +19,7 @@ from jaxnb.cells.merge_output import MergedLine
 from jaxnb.display.card import Card
 from jaxnb.launch import card_group
 from jaxnb.model.cells import ProcessError, RichOutput
+from jaxnb.model.dispatches import Argument, Difference, Made
 from jaxnb.model.group import AtLine, DeviceInfo, StackEntry, Waits
 from jaxnb.profile import card_stats
 from jaxnb.profile.statistics import DeviceStats
@@ -193,6 +194,30 @@ def failed(**names: str) -> dict[int, ProcessError]:
 def test_the_footer(seconds: list[float], more: dict[str, Any], said: str):
     card = card_cell.footer_card(cell([None] * len(seconds), seconds=seconds, **more))
     assert card.text == said
+    Tags(card.html)
+
+
+def test_variables_of_different_steps_are_a_table_and_how_they_were_made_is_folded():
+    def difference(name: str) -> Difference:
+        made = [Made(k, "created", "make_array", 7, 5 - k, 2) for k in range(2)]
+        return Difference(
+            name, tuple(((k,), Argument(0, name, k, each)) for k, each in enumerate(made))
+        )
+
+    result = replace(
+        cell([None] * 2, errors=failed(p0="E")),
+        unequal_names=(difference("x"), difference("y")),
+    )
+    card = card_cell.below_card(result)
+    assert card.text == (
+        "Cell [7] stopped at different steps: these variables mix shards of different\narrays.\n"
+        "  variable  process  holds\n"
+        "  x and y   0        made at line 2 by make_array, array 5\n"
+        "            1        made at line 2 by make_array, array 4\n"
+        "Rerun the cell that defines it on all processes, from the start or a checkpoint,\n"
+        "or push a value.\n2 processes · 0.31 s · error on 0"
+    )
+    assert "of its shape and dtype there" in card.html.partition("<details>")[2]
     Tags(card.html)
 
 

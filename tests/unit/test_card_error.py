@@ -7,11 +7,21 @@ from dataclasses import replace
 import pytest
 
 from jaxnb.cells import card_error
+from jaxnb.cells.card_cell import divergence_card
 from jaxnb.cells.outcome import cell_error
 from jaxnb.cells.result import CellResult, ProcessResult
-from jaxnb.lockstep.divergence import STILL_VALID, disagreement, refused
+from jaxnb.errors import by_words
+from jaxnb.lockstep.divergence import NOTHING_RAN, STILL_VALID, disagreement, refused
+from jaxnb.model import scripts
 from jaxnb.model.cells import ProcessError
-from jaxnb.model.dispatches import DigestedArray, Dispatch, Divergence, Shapes, UnequalInput
+from jaxnb.model.dispatches import (
+    DigestedArray,
+    Dispatch,
+    Divergence,
+    ProgramDifference,
+    Shapes,
+    UnequalInput,
+)
 from support.cards import Tags, cell
 
 
@@ -39,23 +49,51 @@ def test_long_messages_end_between_words():
     assert lines[2] == "ValueError:" + " many words" * 5 + " many"
     assert " ".join(lines[2:6]) == f"ValueError: {'many words ' * 20}".rstrip()
     assert lines[6:] == ["    " + "code " * 30, "end"]
-    for long in ("x" * 100, "x" * 100 + " y " * 40):
-        error = ProcessError("ValueError", long, f"ValueError: {long}", "", 3)
-        assert f"ValueError: {long}" in card_error.error_card(cell([None], errors={0: error})).text
+    long = f"\x1b[31mValueError\x1b[0m: {'x' * 100}{' y' * 40}"
+    fits = f"{'a' * 30} {'b' * 50} {'c' * 21}"  # of which the second line has 72 columns
+    assert by_words(fits) == fits.replace(" b", "\nb")
+    assert by_words(long).split("\n") == [long[:-80], "y" + " y" * 35, "y y y y"]
 
 
-def test_processes_that_do_not_agree_are_a_table():
-    shapes = Shapes(("float32[8,4]",), 1), Shapes(("float32[]",), 1)
-    made = Dispatch(1, "jit(f)", 5, *shapes, (0, 1, 2), 3, 0.1, source="f(x)")
-    other = replace(made, name="jit(g)", fingerprint=6, line=5, source="g(x)")
-    at = {0: made, 1: made, 2: other}
+def test_lines_of_pythons_own_end_between_words_too():
+    code = f"----> 5     {'raise ' * 20}"
+    text = (
+        f"Cell In[7], line 5\n      4 try:\n{code}\n\nOSError: {'many words ' * 10}\n\n"
+        "During handling of the above exception, another exception occurred:\n\n"
+        f"\x1b[31mValueError\x1b[39m{' ' * 32}Traceback (most recent call last)\n"
+        f"Cell In[7], line 7\n{code}\n\nValueError: no"
+    )
+    error = ProcessError("ValueError", "no", text, text, 7)
+    for ansi in (True, False):
+        lines = card_error.error_card(cell([None], errors={0: error}), ansi=ansi).text.split("\n")
+        assert [line for line in lines if len(line) > 72] == [code] * 2
+        assert not any("Traceback" in line for line in lines)
+    said = f"    | ValueError: {'many words ' * 10}\n    +-----\n  |     {'code ' * 20}"
+    lines = by_words(said).split("\n")
+    many = " many words" * 5
+    assert lines[:2] == [f"    | ValueError:{many}", f"    |{many}"]
+    assert lines[-1] == f"  |     {'code ' * 20}"
+
+
+MADE = Dispatch(
+    1, "jit(f)", 5, Shapes(("float32[8,4]",), 1), Shapes(("float32[]",), 1), (0, 1, 2), 3, 0.1,
+    source="f(x)",
+)  # fmt: skip
+
+
+def diverged(*made: Dispatch) -> CellResult:
+    at = dict(enumerate(made))
     found = refused(7, at, {})
     errors = {
         i: ProcessError("DivergenceError", disagreement(found.sides, each), "…", "…", each.line)
         for i, each in at.items()
     }
-    result = replace(cell([None] * 3, errors=errors), divergence=found)
-    card = card_error.error_card(result)
+    return replace(cell([None] * len(at), errors=errors), divergence=found)
+
+
+def test_processes_that_do_not_agree_are_a_table():
+    other = replace(MADE, name="jit(g)", fingerprint=6, line=5, source="g(x)")
+    card = card_error.error_card(diverged(MADE, MADE, other))
     assert card.text == (
         "DivergenceError: process 2 differs from the others\n"
         "Dispatch 1 of the cell has run on none, so no process waits, and earlier\n"
@@ -65,6 +103,44 @@ def test_processes_that_do_not_agree_are_a_table():
         "  2           5  jit(g)           g(x)"
     )
     assert "<td" in card.html
+
+
+def test_a_table_says_which_turn_of_a_loop_it_is():
+    other = replace(MADE, name="jit(g)", fingerprint=6, line=5, source="g(x)")
+    result = diverged(replace(MADE, times=22), replace(MADE, times=22), other)
+    assert (
+        "  0-1         3  22nd time  jit(f)           f(x)\n" in card_error.error_card(result).text
+    )
+    assert "at line 3, 22nd time (`f(x)`)" in result.errors[0].message
+
+
+def test_a_divergence_over_different_processes_is_told_once(monkeypatch: pytest.MonkeyPatch):
+    other = replace(MADE, name="jit(g)", fingerprint=6, line=5, source="g(x)", processes=(0, 1))
+    result = diverged(replace(MADE, fingerprint=7, processes=(0, 1)), other, MADE)
+    later = replace(result.errors[2], message=f"2: was to dispatch. {NOTHING_RAN}, {STILL_VALID}.")
+    result.per_process[2] = replace(result.per_process[2], error=later)
+    card = card_error.error_card(result)
+    assert card.text.startswith("DivergenceError on processes 0-2 · lines 3, 5\n")
+    assert card.text.count("DivergenceError") == 1
+    assert [line[2:5].strip() for line in card.text.splitlines()[4:]] == ["0", "1", "2", ""]
+    monkeypatch.setattr(scripts, "_script", "train.py")  # its tracebacks say more than a table
+    assert [each.processes for each in card_error.error_groups(result)] == [(0, 1), (2,)]
+
+
+def test_programs_that_differ_in_a_constant_are_a_table():
+    result = diverged(MADE, MADE, replace(MADE, fingerprint=6))
+    at = "at line 2 of cell [7]"
+    constants = ((0, 1), f"0.2 {at}"), ((2,), f"0.1 {at}")
+    program = ProgramDifference(((0, 1), (2,)), ("-a", "+b"), 0, "They differ", constants)
+    result = replace(result, divergence=replace(result.divergence, program=program))
+    assert card_error.error_card(result).text.endswith(
+        "  0-1         3  jit(f) with constant 0.2 at line 2  f(x)\n"
+        "  2           3  jit(f) with constant 0.1 at line 2  f(x)"
+    )
+    folded = divergence_card(result)
+    assert folded.text == ""
+    assert "<details>" in folded.html
+    assert "They differ" not in folded.html
 
 
 def test_who_an_interrupt_found_waiting_inside_jax_is_one_line():
@@ -109,8 +185,8 @@ def test_of_a_long_message_the_beginning_is_shown_once():
 
     text = card_error.error_card(cell([None] * 4, errors={i: unequal(i) for i in range(4)})).text
     assert text.startswith("AssertionError on processes 0-3\nline 3\nAssertionError: not ")
-    assert text.endswith(
-        "…\n… 316 more characters, in `spmd.last_result.per_process[0].error.message`; the "
+    assert " ".join(text.split()).endswith(
+        "… … 316 more characters, in `spmd.last_result.per_process[0].error.message`; the "
         "messages of processes 1-3 differ in what follows"
     )
     assert len(text) < 2000

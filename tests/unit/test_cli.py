@@ -29,7 +29,7 @@ from jaxnb.errors import UsageError
     ],
 )
 def test_the_scripts_arguments_begin_with_the_first_unknown_one(given: str, own: str) -> None:
-    assert main._split(given.split(), main.make_parser().run.values)[1] == own.split()
+    assert main._split(given.split(), main.make_parser().run.options)[1] == own.split()
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,7 @@ def test_the_scripts_arguments_begin_with_the_first_unknown_one(given: str, own:
         ("run a.py --timeline b.json --json b.json", "name the same file"),
         ("run a.py --output b", "are for notebooks"),
         ("run a.ipynb -n 4", "%spmd_start -n 4"),
+        ("run -n 2 --env A=1 --env B=2 a.py -n 4", "`-n 2` and `-n 4` are both given"),
     ],
 )
 def test_what_is_not_possible_is_said(

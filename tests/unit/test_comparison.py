@@ -164,7 +164,10 @@ def test_the_card_marks_the_best_without_colour() -> None:
         "  tensor    *4.00 KiB  *4.68 KiB   250 ms   4.00 ms  3.60–4.40 ms",
         "  broken            –          –        –         –",
     ]
-    assert "  fsdp: 2 all-gather over data 24.0 KiB" in lines
+    assert lines[6:8] == [
+        "  sharding  collectives of one call",
+        "  fsdp      2 all-gather over data 24.0 KiB",
+    ]
     assert "broken: JAX could not lower it: ValueError: no such luck" in lines
     assert "In all of them process 3 was the slowest." in " ".join(card.text.split())
     assert max(map(len, lines)) <= 80
@@ -172,7 +175,8 @@ def test_the_card_marks_the_best_without_colour() -> None:
     assert card.html.count("★") == 4  # three of columns, one in the note
     report = replace(REPORT, collectives=(replace(GATHER, count=None),))
     text = comparison_card(replace(THREE, variants=(replace(FSDP, report=report), TENSOR))).text
-    assert "fsdp: ≥ 1 all-gather over data 12.0 KiB" in text
+    assert "  fsdp      ≥ 1 all-gather over data 12.0 KiB" in text
+    assert "nowrap" not in card.html  # which would be cut on a narrow page
 
 
 def test_other_meshes_warnings_and_what_was_not_run() -> None:
@@ -187,8 +191,8 @@ def test_other_meshes_warnings_and_what_was_not_run() -> None:
     assert card.text.startswith("f · 2 shardings · compiled, not run\n")
     assert "mesh data 4 × model 2: fsdp; mesh x 4: tensor." in flat
     assert (
-        "! fsdp: output['w'], float32[64,64], was resharded: it came out as P(), 16.0 KiB on each "
-        "device, and the argument w is P('data'): 4.00 KiB."
+        "! fsdp: output['w'], float32[64,64], came out as P(), 16.0 KiB on each device; the "
+        "argument w, of the same shape, is P('data'): 4.00 KiB."
     ) in flat
     assert "! … 2 more outputs; `.warnings` has all." in flat
     assert "Nothing was run: it was not asked for. Sends" in flat

@@ -211,6 +211,17 @@ def test_a_constant_is_named_with_its_values() -> None:
     assert "+f32[] constant(4)   # line 5 of cell [3]" in lines
 
 
+def test_of_each_program_the_constant_is_known_in_which_they_differ() -> None:
+    others = [HLO.replace("constant(3)", f"constant({k})") for k in (4, 5)]
+    programs = {(i,): program_lines(text, FRAMES) for i, text in enumerate([HLO, *others])}
+    found = difference(programs)
+    assert found is not None
+    assert found.constants == tuple(((i,), f"{i + 3} at line 5 of cell [3]") for i in range(3))
+    found = difference(programs | {(3,): program_lines(HLO.replace("3)", "3.5)"), FRAMES)[:-1]})
+    assert found is not None
+    assert found.constants == ()
+
+
 def test_an_operation_is_named_that_another_stands_for() -> None:
     other = HLO.replace(" broadcast(f32[] tmp_1), dim", " negate(f32[] tmp_1), dim")
     summary, lines = compared(HLO, other)

@@ -235,6 +235,11 @@ def test_all_that_is_lost_is_named() -> None:
     text = str(Recovered((), (), tuple(lost), 0.5))
     assert "`v7` (lock) on process 0: reason 7; and 4 more, `state` (3 values) and `other`." in text
     assert "Lost before, and still: `old` (2 values)." in text
+    ended = {0: "was stopped", 2: "was stopped", 3: "did not answer"}
+    text = str(Recovered((0, 2, 3), (), (), 0.5, given_up=ended))
+    assert (
+        "Processes 0,2 were stopped, and were ended by force. Process 3 did not answer, and" in text
+    )
 
 
 def test_after_an_interrupt_a_stopped_process_is_told_as_one() -> None:

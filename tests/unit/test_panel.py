@@ -143,7 +143,7 @@ def test_a_sentinel_that_fails_is_told() -> None:
     faulty = Whereabouts(1, (), fault="ValueError: broken")
     standing = seen([at(CELL), faulty], asked=(0, 1))
     assert [each.processes for each in standing.places({})] == [(0,)]
-    told = "The position of process 1 is unknown: its sentinel failed (ValueError: broken)."
+    told = "The position of process 1 is unknown: the sentinel failed (ValueError: broken)."
     assert faults_text(standing.found) == told
 
 

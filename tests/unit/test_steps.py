@@ -69,6 +69,8 @@ def test_what_differs_between_processes_is_told() -> None:
     assert "m.py · `f`" in text
     assert "process 0 ran m.py:3; process 1 raised ValueError at m.py:4." in " ".join(text.split())
     assert "`i` · 0 on process 0; 1 on process 1" in text
+    of_three = {i: StepTrail((other if i == 1 else first,)) for i in range(3)}
+    assert "`i` · 0 on processes 0,2; 1 on process 1" in str(joined(of_three))
 
 
 def test_a_card_is_inert_and_of_a_bounded_size() -> None:
