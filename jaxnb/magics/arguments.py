@@ -94,7 +94,9 @@ class MagicParser(argparse.ArgumentParser):
 
     def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
         """Parses the words of a line; raises as :meth:`parse_line` does."""
-        found, unknown = self.parse_known_intermixed_args(words)
+        # To find options among other words, argparse formats its usage each time.
+        parse = self.parse_known_intermixed_args if words else self.parse_known_args
+        found, unknown = parse(words)
         if not found.help and (twice := given_twice(words, self.options)):
             self.error(twice)
         if unknown and not found.help:
