@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxnb.arrays.regions import boxes
-from jaxnb.model.arrays import Chunk, Exposure, MemoryPass
+from jaxnb.model.arrays import Chunk, Exposure, MemoryPass, Part
 from jaxnb.model.cells import CallRequest
 from jaxnb.wire import peer_memory
 from jaxnb.wire.asking import TICK_SECONDS, Channel
@@ -29,6 +29,10 @@ CHUNK_BYTES = 4 << 20
 
 INLINE_BYTES = 1 << 20
 """Less than this is not worth a thread."""
+
+INLINE_PARTS_BYTES = 64 << 10
+"""Fewer bytes of a process cost less in a message: who reads them where they are has to say so
+when that is done."""
 
 MAX_THREADS = 4
 """More do not copy faster than memory is."""
@@ -68,7 +72,8 @@ class Move:
         process_index: The process.
         access: Whether its memory is within reach.
         transfer: The transfer that keeps the buffer open.
-        exposure: The buffer; its bytes are the array's elements in C order.
+        exposure: The buffer, or for a read its bytes, if they have come: the array's elements in C
+            order.
         array: The array here; it need not be contiguous.
         dtype: For a write: the dtype in the buffer.
     """
@@ -76,7 +81,7 @@ class Move:
     process_index: int
     access: MemoryPass
     transfer: str
-    exposure: Exposure
+    exposure: Part
     array: np.ndarray[Any, Any]
     dtype: np.dtype[Any] | None = None
 
@@ -106,6 +111,11 @@ class Mover:
         self._meter = meter
         self._reach: dict[MemoryPass, bool] = {}
 
+    @property
+    def inline_bytes(self) -> int:
+        """So many bytes of a process are better sent than read where they are."""
+        return CHUNK_BYTES if False in self._reach.values() else INLINE_PARTS_BYTES
+
     def read(self, channel: Channel, moves: Sequence[Move], name: str) -> None:
         """Fills the moves' arrays, which are called ``name``.
 
@@ -114,6 +124,11 @@ class Mover:
             ProcessDiedError: A process died.
             JaxnbError: A process did not give its bytes.
         """
+        for move in moves:
+            if not isinstance(move.exposure, Exposure):
+                _fill(move.array, move.exposure)
+        if not (moves := [move for move in moves if isinstance(move.exposure, Exposure)]):
+            return
         doing, label = f"pulling {name}", f"{name} was pulled"
         self._move(channel, moves, doing, label, _read_direct, _read_request)
 
@@ -282,9 +297,12 @@ def _in_chunks(
         channel.require({index: answer}, label)
         piece = next(expected[index])
         if isinstance(answer, Chunk):  # of a read
-            box = piece.box
-            box[...] = np.frombuffer(answer.data, dtype=box.dtype).reshape(box.shape)
+            _fill(piece.box, answer.data)
         add(piece.nbytes)
+
+
+def _fill(box: np.ndarray[Any, Any], data: Any) -> None:
+    box[...] = np.frombuffer(data, dtype=box.dtype).reshape(box.shape)
 
 
 def _read_request(piece: _Piece) -> CallRequest:

@@ -162,6 +162,10 @@ class Exposure:
     nbytes: int
 
 
+Part = Exposure | Any
+"""Bytes of a process: a buffer that is open to the notebook, or few bytes themselves."""
+
+
 @dataclass(frozen=True)
 class PackRequest:
     """Which value is wanted: its structure, and the descriptions of its arrays.
@@ -173,6 +177,7 @@ class PackRequest:
             whose value was too large to travel with its result.
         digest: The digest that the cell's value had; empty if it had none.
         eager_bytes: The data of arrays that together have no more come with the answer.
+        inline_bytes: If they have no more than this, in it; more are exposed.
     """
 
     transfer: str
@@ -180,6 +185,7 @@ class PackRequest:
     cell: str = ""
     digest: bytes = b""
     eager_bytes: int = 0
+    inline_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -200,8 +206,8 @@ class Packed:
         access: How to find out whether the notebook reaches the process's memory.
         subscripts: How many subscripts at the end of the path are left to the notebook to
             apply: those of an array.
-        data: The data of small arrays: an array's index, a device, and the bytes of its shard,
-            for this process's first replicas. None where they have to be asked for.
+        data: The data of small arrays: an array's index, a device, and what its shard gives, for
+            this process's first replicas. None where they have to be asked for.
         origins: Where each array comes from; None for one of which that is not known.
         left: The code of cells in it, for which a :class:`NotMoved` stands.
         is_array: The value is an array itself, or a ref to one.
@@ -217,10 +223,16 @@ class Packed:
     arrays: tuple[ArrayInfo, ...]
     access: MemoryPass
     subscripts: int = 0
-    data: tuple[tuple[int, int, Any], ...] | None = field(default=None, repr=False)
+    data: tuple[tuple[int, int, Part], ...] | None = field(default=None, repr=False)
     origins: tuple[Origin | None, ...] = ()
     left: tuple[str, ...] = ()
     is_array: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether buffers are open until the transfer is released."""
+        parts = (*self.buffers, *(part for _, _, part in self.data or ()))
+        return any(isinstance(part, Exposure) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -261,26 +273,33 @@ class ExposeRequest:
         transfer: Names the transfer.
         holder: The pull or cell that the arrays were described for.
         parts: What is wanted.
+        inline_bytes: If they have together no more than this, they come in the answer.
     """
 
     transfer: str
     holder: str
     parts: tuple[PartRequest, ...]
+    inline_bytes: int
 
 
 @dataclass(frozen=True)
 class Exposed:
-    """Buffers that the notebook may read, or write to, until the transfer is released.
+    """Buffers that the notebook may read until the transfer is released.
 
     Attributes:
         process_index: Who answers.
-        buffers: In the order of what was asked for.
+        parts: In the order of what was asked for.
         access: How to find out whether the notebook reaches the process's memory.
     """
 
     process_index: int
-    buffers: tuple[Exposure, ...]
+    parts: tuple[Part, ...] = field(repr=False)
     access: MemoryPass
+
+    @property
+    def is_open(self) -> bool:
+        """Whether buffers are open until the transfer is released."""
+        return any(isinstance(part, Exposure) for part in self.parts)
 
 
 GoneReason = Literal["dropped", "deleted", "unreduced"]
