@@ -195,7 +195,8 @@ def _opened(
 
 
 def _box(array: jax.Array, device_id: int, box: Iterable[slice]) -> np.ndarray[Any, Any]:
-    return view(process_describe.host_view(process_describe.shard_of(array, device_id)), box)
+    data, rest = process_describe.cut(process_describe.shard_of(array, device_id), tuple(box))
+    return view(process_describe.host_view(data), rest)
 
 
 def expose(process: ThisProcess, request: ExposeRequest) -> Exposed | Gone:

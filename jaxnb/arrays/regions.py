@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -400,6 +401,11 @@ def parse_path(text: str, instead: str = "") -> Path:
     """
     if not isinstance(text, str):
         raise UsageError(f"Names on the processes are text, as in 'x', not {text!r}.")
+    return _parsed(text, instead)
+
+
+@functools.lru_cache(maxsize=256)  # a loop pulls the same few again and again
+def _parsed(text: str, instead: str) -> Path:
     try:
         node: ast.expr = ast.parse(text.strip(), mode="eval").body
         steps: list[Step] = []
