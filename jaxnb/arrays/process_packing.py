@@ -176,37 +176,6 @@ def is_array(value: Any) -> bool:
     return isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
 
 
-_PLAIN = frozenset((bool, int, float, complex, str, bytes, bytearray, range, slice, type(None)))
-
-_CONTAINERS = (list, tuple, set, frozenset)
-
-MOST_PLAIN = 10_000
-"""A value of more parts is not looked through."""
-
-
-def is_plain(value: Any) -> bool:
-    """Whether a value can be pickled without code of the user's: it has arrays and plain data.
-
-    Its types are compared and no object is asked, so none of that code is run here either.
-    """
-    left = [value]
-    for _ in range(MOST_PLAIN):
-        if not left:
-            return True
-        part = left.pop()
-        kind = type(part)
-        if kind in _CONTAINERS:
-            left += part
-        elif kind is dict:
-            left += [*part, *part.values()]
-        elif kind is np.ndarray or (kind.__module__ == "numpy" and issubclass(kind, np.generic)):
-            if part.dtype.hasobject:
-                return False
-        elif kind not in _PLAIN and not issubclass(kind, jax.Array):
-            return False
-    return False
-
-
 def is_spread(array: jax.Array) -> bool:
     """Whether this process cannot tell all of the array's elements by itself."""
     if array.is_deleted():

@@ -16,7 +16,7 @@ import numpy as np
 from jaxnb.arrays import process_describe
 from jaxnb.arrays.lost import LostArray, text_of
 from jaxnb.arrays.process_describe import NotATreeError, require_tree, unreduced_axes
-from jaxnb.arrays.process_packing import Package, is_array, is_plain, is_spread
+from jaxnb.arrays.process_packing import Package, is_array, is_spread
 from jaxnb.arrays.regions import Path, Piece, Region, parse_path, pieces, view
 from jaxnb.compat.jax_arrays import array_of_ref_now, data_of
 from jaxnb.errors import JaxnbError
@@ -36,6 +36,7 @@ from jaxnb.model.arrays import (
     Part,
 )
 from jaxnb.options import suggest
+from jaxnb.wire.pickling import is_plain
 from jaxnb.wire.process_sentinel import ThisProcess
 
 
@@ -105,7 +106,7 @@ def pack_plain(process: ThisProcess, request: PackRequest) -> Packed | NotFound 
             value = value[step.key]
         except (LookupError, TypeError):  # it is told why
             break
-    return pack(process, request) if is_plain(value) else None
+    return pack(process, request) if is_plain(value, jax.Array) else None
 
 
 def pack(process: ThisProcess, request: PackRequest) -> Packed | NotFound:

@@ -371,7 +371,7 @@ class HostArray:
 class PlaceRequest:
     """Asks a process to make room for values that are about to be pushed.
 
-    Nothing is bound to a name yet.
+    Nothing is bound to a name yet, unless their data are few and have come.
 
     Attributes:
         transfer: Names the transfer.
@@ -382,6 +382,7 @@ class PlaceRequest:
         spec: A partition spec as plain data, or containers of them; None for replicated.
         mesh: Name of the mesh; None for the one there is.
         place: Whether arrays become ``jax.Array``; else they stay what they are.
+        data: What there is to write into the rooms, if that is little: the arrays, and the buffers.
     """
 
     transfer: str
@@ -391,6 +392,7 @@ class PlaceRequest:
     spec: Any = None
     mesh: str | None = None
     place: bool = False
+    data: tuple[tuple[Any, ...], tuple[Any, ...]] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from jaxnb.errors import JaxnbError
@@ -46,7 +45,6 @@ _MAY_TAKE_LONG = (
     "Computing, compiling, pickling or unpickling a value (a class's `__reduce__`, "
     "`__setstate__`) may take long"
 )
-_TOO_LATE = "It can no longer be undone: Interrupt takes effect when it has ended."
 
 SendSignal = Callable[[list[int], int], list[int]]
 """Sends a signal to processes; returns those that it may reach."""
@@ -92,7 +90,6 @@ class Channel:
         self._notice = notice
         self._dead_before = set(dead_processes(deaths()))
         self._abandoned: Exception | None = None
-        self._must_finish = False
         self._has_told = False
         self._tells_after = QUIET_SECONDS
 
@@ -114,20 +111,8 @@ class Channel:
         """
         if self._abandoned is not None:
             raise self._abandoned
-        if self._interrupted.is_set() and not self._must_finish:
+        if self._interrupted.is_set():
             raise KeyboardInterrupt
-
-    @contextmanager
-    def uninterruptible(self) -> Iterator[None]:
-        """Lets no interrupt end what is asked in the block, since it cannot be undone.
-
-        The interrupt is not lost: the next :meth:`check` raises it.
-        """
-        self._must_finish = True
-        try:
-            yield
-        finally:
-            self._must_finish = False
 
     @property
     def able(self) -> list[int]:
@@ -238,7 +223,7 @@ class Channel:
 
         After a death the request fails whatever the others answer, so they get only a moment more.
         """
-        if not isinstance(answer, Unanswered) or answer.death is None or self._must_finish:
+        if not isinstance(answer, Unanswered) or answer.death is None:
             return patience
         return min(patience, time.monotonic() - heard_at + DEATH_SECONDS)
 
@@ -257,7 +242,7 @@ class Channel:
         self._has_told = True
         self._notice(
             f"waits for {processes_label(pending)}: no answer for {seconds:g} s. "
-            f"{why or _MAY_TAKE_LONG}. {_TOO_LATE if self._must_finish else _CAN_END}"
+            f"{why or _MAY_TAKE_LONG}. {_CAN_END}"
         )
 
     def _send_next(self, talk: Conversation, index: int, requests: Iterator[Request]) -> int:

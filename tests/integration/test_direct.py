@@ -10,7 +10,9 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import zmq
@@ -20,7 +22,9 @@ from jaxnb.arrays.moving import request_for
 from jaxnb.model.arrays import Packed, PackRequest
 from jaxnb.model.cells import CallRequest, RequestFailed
 from jaxnb.session import Session
+from jaxnb.wire.asking import Channel
 from jaxnb.wire.messages import METADATA_KEY, Reply, digest, dump
+from support.arrays import MESH, whole
 from support.fixtures import PATIENT_SECONDS, assert_usable, until
 
 NOTED = """
@@ -93,6 +97,41 @@ def test_what_is_asked_waits_for_a_cell_that_awaits(session: Session) -> None:
     assert pickle.loads(packed.skeleton) == "new"
     thread.join(PATIENT_SECONDS)
     assert_usable(session)
+
+
+BEGUN = """
+from jaxnb.lockstep.process_cell import InLockstep
+begun, kept_begin = [], InLockstep.begin
+def begin(self, *what, begun=begun, kept_begin=kept_begin):
+    begun.append(what)
+    return kept_begin(self, *what)
+InLockstep.begin = begin
+"""
+
+
+def test_small_values_take_one_exchange_and_ask_nobody(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.run(MESH + BEGUN + "x, tree = make((8, 4), 'data'), {'w': make((8, 4)), 'n': [1, 'a']}")
+    asked: list[set[str]] = []
+    ask_all = Channel.ask_all
+
+    def spy(self: Channel, requests: Any, *settings: Any) -> Any:
+        kept = {i: list(queue) for i, queue in requests.items()}
+        asked.append({each.function.rpartition(".")[2] for q in kept.values() for each in q})
+        return ask_all(self, kept, *settings)
+
+    session.run("begun.clear()")
+    with monkeypatch.context() as patch:
+        patch.setattr(Channel, "ask_all", spy)
+        np.testing.assert_array_equal(session.pull("x"), whole((8, 4)))
+        assert session.pull("tree", lazy=False)["n"] == [1, "a"]
+        assert session.pull("tree['n'][1]") == "a"
+        np.testing.assert_array_equal(session.pull("x[2:4]"), whole((8, 4))[2:4])
+        session.push(y=np.ones(8), spec="data")
+    assert asked == [{"pack_plain"}] * 4 + [{"place"}]
+    # The cell that clears them has begun before, and the one that counts them is the first.
+    assert session.run("InLockstep.begin = kept_begin\nlen(begun)").value == 1
 
 
 @contextmanager
