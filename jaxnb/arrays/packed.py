@@ -125,7 +125,7 @@ def plans_of(wanted: Iterable[Wanted], able: Collection[int]) -> list[Plan]:
     plans = []
     for each in wanted:
         shards = each.info.shards if each.shard is None else (each.shard,)
-        key = id(shards), each.region, each.key.processes
+        key = id(each.info.shards), each.shard, each.region, each.key.processes
         if key not in alike:
             givers = set(each.key.processes).intersection(able)
             alike[key] = Plan(each, *pieces(each.region, shards, givers))
@@ -155,18 +155,20 @@ def _source(plan: Plan, piece: Piece) -> tuple[int, int, int]:
     return piece.shard.process_index, plan.wanted.key.index, piece.shard.device_id
 
 
-def moves_of_packed(
-    packed: Mapping[int, Packed], plans: Sequence[Plan], targets: Sequence[np.ndarray[Any, Any]]
+def moves_of(
+    plans: Sequence[Plan],
+    targets: Sequence[np.ndarray[Any, Any]],
+    answers: Mapping[int, Packed | Exposed],
 ) -> list[Move]:
-    """Returns what is to be copied where, of what came with the answers."""
-    data = {(i, k, device): p for i, a in packed.items() for k, device, p in a.data or ()}
-    return [
-        Move(i, packed[i].access, packed[i].transfer, data[source], view(target, piece.target))
-        for plan, target in zip(plans, targets, strict=True)
-        for piece in plan.pieces
-        for source in [_source(plan, piece)]
-        for i in source[:1]
-    ]
+    """Returns what is to be copied where, of what processes have given."""
+    data = {(i, k, device): part for i, a in answers.items() for k, device, part in a.data or ()}
+    moves = []
+    for plan, target in zip(plans, targets, strict=True):
+        for piece in plan.pieces:
+            i = piece.shard.process_index
+            part, box = data[_source(plan, piece)], view(target, piece.target)
+            moves.append(Move(i, answers[i].access, answers[i].transfer, part, box))
+    return moves
 
 
 def expose_requests(
@@ -192,24 +194,3 @@ def expose_requests(
         )
         for (i, holder), those in parts.items()
     }
-
-
-def moves_of(
-    transfer: str,
-    plans: Sequence[Plan],
-    targets: Sequence[np.ndarray[Any, Any]],
-    answers: Mapping[int, Exposed],
-) -> list[Move]:
-    """Returns what is to be copied where, once they have answered."""
-    exposures = {i: iter(answer.parts) for i, answer in answers.items()}
-    return [
-        Move(
-            piece.shard.process_index,
-            answers[piece.shard.process_index].access,
-            transfer,
-            next(exposures[piece.shard.process_index]),
-            view(target, piece.target),
-        )
-        for plan, target in zip(plans, targets, strict=True)
-        for piece in plan.pieces
-    ]

@@ -172,27 +172,29 @@ def _data(
     if size > request.eager_bytes:
         return None
     known: dict[Any, list[Piece]] = {}  # arrays that lie alike share their shards' descriptions
-    found: list[tuple[int, int]] = []
-    boxes = []
+    sources, boxes = [], []
     for k, (array, info, region) in enumerate(parts):
         key = id(info.shards), region
         if key not in known:
             those = pieces(region, info.shards)[0]
             known[key] = [each for each in those if each.shard.process_index == process.index]
         for piece in known[key]:
-            found.append((k, piece.shard.device_id))
+            sources.append((k, piece.shard.device_id))
             boxes.append(_box(array, piece.shard.device_id, piece.source))
-    opened = _opened(process, request.transfer, boxes, request.inline_bytes)
-    return tuple((*each, part) for each, part in zip(found, opened, strict=True))
+    return _opened(process, request, sources, boxes)
 
 
 def _opened(
-    process: ThisProcess, transfer: str, boxes: Sequence[Any], inline_bytes: int
-) -> tuple[Part, ...]:
+    process: ThisProcess,
+    request: PackRequest | ExposeRequest,
+    sources: Iterable[tuple[int, int]],
+    boxes: Sequence[Any],
+) -> tuple[tuple[int, int, Part], ...]:
     """Gives parts of arrays to the notebook: few bytes at once, more until they are released."""
-    if sum(box.nbytes for box in boxes) <= inline_bytes:
-        return tuple(pickle.PickleBuffer(as_bytes(box).data) for box in boxes)
-    return process.exposures.expose(transfer, boxes)
+    parts: Iterable[Part] = (pickle.PickleBuffer(as_bytes(box).data) for box in boxes)
+    if sum(box.nbytes for box in boxes) > request.inline_bytes:
+        parts = process.exposures.expose(request.transfer, boxes)
+    return tuple((*source, part) for source, part in zip(sources, parts, strict=True))
 
 
 def _box(array: jax.Array, device_id: int, box: Iterable[slice]) -> np.ndarray[Any, Any]:
@@ -202,16 +204,17 @@ def _box(array: jax.Array, device_id: int, box: Iterable[slice]) -> np.ndarray[A
 
 def expose(process: ThisProcess, request: ExposeRequest) -> Exposed | Gone:
     """Opens parts of arrays to the notebook, in host memory, until the transfer is released."""
-    parts = []
+    sources, boxes = [], []
     for part in request.parts:
         array = HELD.get(request.holder, part.array)
         if array is None or array.is_deleted():
             return Gone(process.index, part.array, "dropped" if array is None else "deleted")
         if axes := unreduced_axes(array.sharding):  # its elements are sums over devices
             return Gone(process.index, part.array, "unreduced", axes)
-        parts.append(_box(array, part.device_id, (slice(*each) for each in part.slices)))
-    opened = _opened(process, request.transfer, parts, request.inline_bytes)
-    return Exposed(process.index, opened, process.exposures.access)
+        sources.append((part.array, part.device_id))
+        boxes.append(_box(array, part.device_id, (slice(*each) for each in part.slices)))
+    data = _opened(process, request, sources, boxes)
+    return Exposed(process.index, request.transfer, data, process.exposures.access)
 
 
 def read(process: ThisProcess, transfer: str, buffer: int, start: int, stop: int) -> Chunk:

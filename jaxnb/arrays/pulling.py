@@ -24,7 +24,6 @@ from jaxnb.arrays.packed import (
     is_one_array,
     left_text,
     moves_of,
-    moves_of_packed,
     of_different_arrays,
     plans_of,
 )
@@ -278,7 +277,7 @@ class Puller:
         plans = [plan for _, plan in those]
         refusals.require_memory_for_pull(sum(plan.nbytes for plan in plans), name)
         targets = [plan.allocate() for plan in plans]
-        self._mover.read(channel, moves_of_packed(packed, plans, targets), name)
+        self._mover.read(channel, moves_of(plans, targets, packed), name)
         for (array, plan), target in zip(those, targets, strict=True):
             array.keep(plan.finish(target))
 
@@ -346,7 +345,7 @@ class Puller:
             refusals.require_there(wanted, answers)
             channel.require(answers, f"{name} was pulled")
             targets = [plan.allocate() for plan in plans]
-            self._mover.read(channel, moves_of(transfer, plans, targets, answers), name)
+            self._mover.read(channel, moves_of(plans, targets, answers), name)
         finally:
             release = request_for("pushes.release", transfer=transfer)
             open_on = [

@@ -6,9 +6,8 @@ import ast
 import functools
 import operator
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 from operator import neg
 from types import EllipsisType
 from typing import Any, Literal
@@ -256,49 +255,6 @@ def pieces(
         else:
             found.append(_piece(shard, region, targets))
     return found, lost
-
-
-def assemble(
-    region: Region,
-    pieces: Iterable[Piece],
-    data: Callable[[Piece], np.ndarray],
-    dtype: np.dtype,
-    word_shape: Sequence[int] = (),
-) -> np.ndarray:
-    """Puts a region together in new memory.
-
-    Args:
-        region: What is wanted.
-        pieces: What :func:`pieces` found for it, with nothing lost.
-        data: Called once for each piece; returns the elements at its ``source``: an array of
-            the piece's shape and ``word_shape``.
-        dtype: Of the elements, in NumPy.
-        word_shape: The trailing dimensions that each element has in NumPy.
-
-    Returns:
-        An array of the region's result shape and ``word_shape``.
-
-    Raises:
-        ValueError: The pieces do not fill the region, or data have another shape or dtype.
-    """
-    words = tuple(word_shape)
-    if 0 in region.result_shape:
-        return np.empty(region.result_shape + words, dtype)
-    taken = np.empty(region.taken_shape + words, dtype)
-    missing = prod(region.taken_shape)
-    for piece in pieces:
-        part = data(piece)
-        # NumPy would broadcast or cast in silence.
-        if part.shape != piece.shape + words or part.dtype != taken.dtype:
-            raise ValueError(
-                f"device {piece.shard.device_id} gave {part.dtype}{part.shape} "
-                f"for a piece of {taken.dtype}{piece.shape + words}"
-            )
-        taken[piece.target] = part
-        missing -= prod(piece.shape)
-    if missing:
-        raise ValueError(f"the pieces leave {missing} elements of {region.taken_shape} open")
-    return region.finish(taken, len(words))
 
 
 def _places(positions: range, interval: Interval) -> range:

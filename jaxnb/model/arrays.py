@@ -288,18 +288,21 @@ class Exposed:
 
     Attributes:
         process_index: Who answers.
-        parts: In the order of what was asked for.
+        transfer: Names the transfer.
+        data: What was asked for: an array's index in its holder, a device, and what its shard
+            gives.
         access: How to find out whether the notebook reaches the process's memory.
     """
 
     process_index: int
-    parts: tuple[Part, ...] = field(repr=False)
+    transfer: str
+    data: tuple[tuple[int, int, Part], ...] = field(repr=False)
     access: MemoryPass
 
     @property
     def is_open(self) -> bool:
         """Whether buffers are open until the transfer is released."""
-        return any(isinstance(part, Exposure) for part in self.parts)
+        return any(isinstance(part, Exposure) for _, _, part in self.data)
 
 
 GoneReason = Literal["dropped", "deleted", "unreduced"]
