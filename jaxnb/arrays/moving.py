@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from jaxnb.arrays.regions import boxes
-from jaxnb.model.arrays import Chunk, Exposure, MemoryPass
+from jaxnb.model.arrays import Chunk, Exposure, MemoryPass, Part
 from jaxnb.model.cells import CallRequest
 from jaxnb.wire import peer_memory
 from jaxnb.wire.asking import TICK_SECONDS, Channel
@@ -29,6 +30,10 @@ CHUNK_BYTES = 4 << 20
 
 INLINE_BYTES = 1 << 20
 """Less than this is not worth a thread."""
+
+INLINE_PARTS_BYTES = 64 << 10
+"""Fewer bytes of a process cost less in a message: who reads them where they are has to say so
+when that is done."""
 
 MAX_THREADS = 4
 """More do not copy faster than memory is."""
@@ -68,7 +73,8 @@ class Move:
         process_index: The process.
         access: Whether its memory is within reach.
         transfer: The transfer that keeps the buffer open.
-        exposure: The buffer; its bytes are the array's elements in C order.
+        exposure: The buffer, or for a read its bytes, if they have come: the array's elements in C
+            order.
         array: The array here; it need not be contiguous.
         dtype: For a write: the dtype in the buffer.
     """
@@ -76,7 +82,7 @@ class Move:
     process_index: int
     access: MemoryPass
     transfer: str
-    exposure: Exposure
+    exposure: Part
     array: np.ndarray[Any, Any]
     dtype: np.dtype[Any] | None = None
 
@@ -88,6 +94,11 @@ class _Piece:
     move: Move
     offset: int
     box: np.ndarray[Any, Any]
+
+    @property
+    def place(self) -> tuple[int, np.ndarray[Any, Any]]:
+        """Where it is in the process, and here."""
+        return self.move.exposure.address + self.offset, self.box
 
     @property
     def nbytes(self) -> int:
@@ -106,6 +117,11 @@ class Mover:
         self._meter = meter
         self._reach: dict[MemoryPass, bool] = {}
 
+    @property
+    def inline_bytes(self) -> int:
+        """So many bytes of a process are better sent than read where they are."""
+        return CHUNK_BYTES if False in self._reach.values() else INLINE_PARTS_BYTES
+
     def read(self, channel: Channel, moves: Sequence[Move], name: str) -> None:
         """Fills the moves' arrays, which are called ``name``.
 
@@ -114,6 +130,11 @@ class Mover:
             ProcessDiedError: A process died.
             JaxnbError: A process did not give its bytes.
         """
+        for move in moves:
+            if not isinstance(move.exposure, Exposure):
+                _fill(move.array, move.exposure)
+        if not (moves := [move for move in moves if isinstance(move.exposure, Exposure)]):
+            return
         doing, label = f"pulling {name}", f"{name} was pulled"
         self._move(channel, moves, doing, label, _read_direct, _read_request)
 
@@ -134,7 +155,7 @@ class Mover:
         moves: Sequence[Move],
         doing: str,
         label: str,
-        direct: Callable[[_Piece], None],
+        direct: Callable[[int, Sequence[_Piece]], None],
         request: Callable[[_Piece], CallRequest],
     ) -> None:
         accesses = {id(move.access): move.access for move in moves}  # once for each process
@@ -166,19 +187,21 @@ class Mover:
 def _in_threads(
     channel: Channel,
     moves: Sequence[Move],
-    work: Callable[[_Piece], None],
+    work: Callable[[int, Sequence[_Piece]], None],
     add: Callable[[int], None],
     label: str,
 ) -> None:
     """Does all pieces, several at once; the calling thread waits, and looks for interrupts."""
+    moves = sorted(moves, key=lambda move: move.process_index)  # one call for several pieces
     pieces = [piece for move in moves for piece in _pieces(move, PIECE_BYTES)]
 
     def run(batch: list[_Piece]) -> int:
-        for piece in batch:
+        for index, those in groupby(batch, key=lambda piece: piece.move.process_index):
+            of_process = [*those]
             try:
-                work(piece)
+                work(of_process[0].move.access.pid, of_process)
             except OSError as error:
-                raise _UnreachableError(piece.move.process_index, error) from error
+                raise _UnreachableError(index, error) from error
         return sum(piece.nbytes for piece in batch)
 
     if sum(piece.box.nbytes for piece in pieces) < INLINE_BYTES:
@@ -239,30 +262,28 @@ def _pieces(move: Move, limit: int) -> Iterator[_Piece]:
         offset += box.size * itemsize
 
 
-def _read_direct(piece: _Piece) -> None:
-    move = piece.move
-    pid, address = move.access.pid, move.exposure.address + piece.offset
-    if piece.box.flags.c_contiguous:
-        peer_memory.read(pid, address, piece.box)
-        return
-    for box in boxes(piece.box, SCRATCH_BYTES):
-        scratch = np.empty(box.shape, box.dtype)
-        peer_memory.read(pid, address, scratch)
-        box[...] = scratch
-        address += scratch.nbytes
+def _read_direct(pid: int, pieces: Sequence[_Piece]) -> None:
+    peer_memory.read(pid, *(each.place for each in pieces if each.box.flags.c_contiguous))
+    for piece in pieces:
+        address = piece.place[0]
+        for box in [] if piece.box.flags.c_contiguous else boxes(piece.box, SCRATCH_BYTES):
+            scratch = np.empty(box.shape, box.dtype)
+            peer_memory.read(pid, (address, scratch))
+            box[...] = scratch
+            address += scratch.nbytes
 
 
-def _write_direct(piece: _Piece) -> None:
-    move = piece.move
-    pid, address = move.access.pid, move.exposure.address + piece.offset
-    dtype = move.dtype or piece.box.dtype
-    if piece.box.flags.c_contiguous and dtype == piece.box.dtype:
-        peer_memory.write(pid, address, piece.box)
-        return
-    for box in boxes(piece.box, SCRATCH_BYTES):
-        scratch = _converted(box, dtype)
-        peer_memory.write(pid, address, scratch)
-        address += scratch.nbytes
+def _write_direct(pid: int, pieces: Sequence[_Piece]) -> None:
+    for piece in pieces:
+        dtype = piece.move.dtype or piece.box.dtype
+        if piece.box.flags.c_contiguous and dtype == piece.box.dtype:
+            peer_memory.write(pid, piece.place)
+            continue
+        address = piece.place[0]
+        for box in boxes(piece.box, SCRATCH_BYTES):
+            scratch = _converted(box, dtype)
+            peer_memory.write(pid, (address, scratch))
+            address += scratch.nbytes
 
 
 def _in_chunks(
@@ -282,9 +303,12 @@ def _in_chunks(
         channel.require({index: answer}, label)
         piece = next(expected[index])
         if isinstance(answer, Chunk):  # of a read
-            box = piece.box
-            box[...] = np.frombuffer(answer.data, dtype=box.dtype).reshape(box.shape)
+            _fill(piece.box, answer.data)
         add(piece.nbytes)
+
+
+def _fill(box: np.ndarray[Any, Any], data: Any) -> None:
+    box[...] = np.frombuffer(data, dtype=box.dtype).reshape(box.shape)
 
 
 def _read_request(piece: _Piece) -> CallRequest:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from jaxnb.arrays.blocks import Index
 from jaxnb.arrays.gathered import GatheredArray, Wanted, numpy_dtype
 from jaxnb.arrays.moving import Move, request_for
-from jaxnb.arrays.refusals import lost_text
-from jaxnb.arrays.regions import Piece, assemble, pieces, view
-from jaxnb.errors import JaxnbError
+from jaxnb.arrays.regions import Piece, pieces, view
 from jaxnb.lockstep.provenance import differing_names
 from jaxnb.model.arrays import Exposed, ExposeRequest, Packed, PartRequest
 from jaxnb.model.cells import CallRequest
@@ -81,44 +81,19 @@ def are_equal(answers: Iterable[Packed], index: int) -> bool:
     return len(digests) == 1 and b"" not in digests
 
 
-SmallData = Mapping[tuple[int, int, int], Any]
-"""Process, index of an array and device to the bytes of a shard, or of a slice's part of it."""
-
-
-def small_data(packed: Mapping[int, Packed]) -> SmallData | None:
-    """Returns the data that came with descriptions; None if they came from some only."""
-    if any(answer.data is None for answer in packed.values()):
-        return None
-    return {
-        (process, k, device): data
-        for process, answer in packed.items()
-        for k, device, data in answer.data or ()
-    }
-
-
-def fill_small(array: GatheredArray, found: SmallData) -> None:
-    """Gives an array the data that came with its description, if they did."""
-    wanted = array.wanted()
-    dtype, words = numpy_dtype(wanted.info.host_dtype), wanted.info.word_shape
-    parts, lost = pieces(wanted.region, wanted.info.shards, wanted.key.processes)
-    sources = [(p.shard.process_index, wanted.key.index, p.shard.device_id) for p in parts]
-    if lost or not all(source in found for source in sources):
-        return  # only later replicas are left, or nothing: asking for it says so
-
-    def data(piece: Piece) -> np.ndarray[Any, Any]:
-        shard = piece.shard
-        raw = np.frombuffer(found[shard.process_index, wanted.key.index, shard.device_id], dtype)
-        return raw.reshape((*piece.shape, *words))
-
-    array.keep(assemble(wanted.region, parts, data, dtype, words))
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who gives what of one wanted region."""
+    """Who gives what of one wanted region.
+
+    Attributes:
+        wanted: The region.
+        pieces: Who gives which part.
+        lost: The parts that nobody gives.
+    """
 
     wanted: Wanted
-    pieces: tuple[Piece, ...]
+    pieces: Sequence[Piece]
+    lost: Sequence[Index]
 
     @property
     def _taken(self) -> tuple[int, ...]:
@@ -139,34 +114,66 @@ class Plan:
         return self.wanted.region.finish(taken, len(self.wanted.info.word_shape))
 
 
-Alike = dict[Any, tuple[tuple[Piece, ...], Any]]
-"""What was found for a region of arrays that lie alike: they share their shards' descriptions."""
-
-
-def plan_of(wanted: Wanted, able: set[int], in_cells: Mapping[int, str], alike: Alike) -> Plan:
+def plans_of(wanted: Iterable[Wanted], able: Collection[int]) -> list[Plan]:
     """Chooses who gives which part: the first replica of those that can be reached.
 
     Args:
-        wanted: The region.
+        wanted: The regions.
         able: The processes that can give data.
-        in_cells: Process index to what it is doing, for those that cannot.
-        alike: What was found for others; what is found now is added.
-
-    Raises:
-        JaxnbError: Parts are on processes that cannot give them.
     """
-    shards = wanted.info.shards if wanted.shard is None else (wanted.shard,)
-    key = id(shards), wanted.region, wanted.key.processes
-    if key not in alike:
-        givers = able & set(wanted.key.processes)
-        found, lost = pieces(wanted.region, shards, givers)
-        if lost:
-            raise JaxnbError(lost_text(wanted, lost, able, in_cells))
-        alike[key] = tuple(found), shards  # held, so that their id stays their own
-    return Plan(wanted, alike[key][0])
+    alike: dict[Any, Plan] = {}  # arrays that lie alike share their shards' descriptions
+    plans = []
+    for each in wanted:
+        shards = each.info.shards if each.shard is None else (each.shard,)
+        key = id(each.info.shards), each.shard, each.region, each.key.processes
+        if key not in alike:
+            givers = set(each.key.processes).intersection(able)
+            alike[key] = Plan(each, *pieces(each.region, shards, givers))
+        plans.append(Plan(each, alike[key].pieces, alike[key].lost))
+    return plans
 
 
-def expose_requests(transfer: str, plans: Sequence[Plan]) -> dict[int, CallRequest]:
+def come(
+    packed: Mapping[int, Packed], arrays: Sequence[GatheredArray]
+) -> list[tuple[GatheredArray, Plan]]:
+    """Returns the arrays whose data came with the answers, and who has given what.
+
+    Not those of which only later replicas are left, or nothing: asking for it says so.
+    """
+    if any(answer.data is None for answer in packed.values()):
+        return []
+    found = {(i, k, device) for i, a in packed.items() for k, device, _ in a.data or ()}
+    plans = plans_of((array.wanted() for array in arrays), packed)
+    return [
+        (array, plan)
+        for array, plan in zip(arrays, plans, strict=True)
+        if not plan.lost and found.issuperset(map(partial(_source, plan), plan.pieces))
+    ]
+
+
+def _source(plan: Plan, piece: Piece) -> tuple[int, int, int]:
+    return piece.shard.process_index, plan.wanted.key.index, piece.shard.device_id
+
+
+def moves_of(
+    plans: Sequence[Plan],
+    targets: Sequence[np.ndarray[Any, Any]],
+    answers: Mapping[int, Packed | Exposed],
+) -> list[Move]:
+    """Returns what is to be copied where, of what processes have given."""
+    data = {(i, k, device): part for i, a in answers.items() for k, device, part in a.data or ()}
+    moves = []
+    for plan, target in zip(plans, targets, strict=True):
+        for piece in plan.pieces:
+            i = piece.shard.process_index
+            part, box = data[_source(plan, piece)], view(target, piece.target)
+            moves.append(Move(i, answers[i].access, answers[i].transfer, part, box))
+    return moves
+
+
+def expose_requests(
+    transfer: str, plans: Sequence[Plan], inline_bytes: int
+) -> dict[int, CallRequest]:
     """Returns what processes are asked, so that their parts can be read."""
     parts: dict[tuple[int, str], list[PartRequest]] = {}
     slices: dict[int, Any] = {}  # by the id of a piece, which several plans may have
@@ -179,29 +186,11 @@ def expose_requests(transfer: str, plans: Sequence[Plan]) -> dict[int, CallReque
             parts.setdefault((piece.shard.process_index, key.holder), []).append(part)
     holders = {holder for _, holder in parts}
     assert len(holders) <= 1  # a read is of the arrays of one pull or cell
-    asked = {i: ExposeRequest(transfer, holder, tuple(p)) for (i, holder), p in parts.items()}
     return {
-        i: request_for("pulls.expose", request=each, is_interruptible=True)
-        for i, each in asked.items()
-    }
-
-
-def moves_of(
-    transfer: str,
-    plans: Sequence[Plan],
-    targets: Sequence[np.ndarray[Any, Any]],
-    answers: Mapping[int, Exposed],
-) -> list[Move]:
-    """Returns what is to be copied where, once they have answered."""
-    exposures = {i: iter(answer.buffers) for i, answer in answers.items()}
-    return [
-        Move(
-            piece.shard.process_index,
-            answers[piece.shard.process_index].access,
-            transfer,
-            next(exposures[piece.shard.process_index]),
-            view(target, piece.target),
+        i: request_for(
+            "pulls.expose",
+            request=ExposeRequest(transfer, holder, tuple(those), inline_bytes),
+            is_interruptible=True,
         )
-        for plan, target in zip(plans, targets, strict=True)
-        for piece in plan.pieces
-    ]
+        for (i, holder), those in parts.items()
+    }

@@ -16,9 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxnb.arrays.blocks import corner_edges
-from jaxnb.compat.jax_arrays import is_deleted
+from jaxnb.arrays.regions import as_slice
+from jaxnb.compat.jax_arrays import device_arrays, host_words, is_deleted
 from jaxnb.compat.jax_runtime import wait_until_ready
 from jaxnb.errors import JaxnbError
+from jaxnb.lockstep import process_recorded
 from jaxnb.lockstep.process_inputs import digest
 from jaxnb.lockstep.process_origins import ORIGINS, origin_of
 from jaxnb.model.arrays import MAX_DIGEST_BYTES, ArrayInfo, MeshInfo, ShardInfo
@@ -208,6 +210,9 @@ def require_tree(value: Any) -> None:
 MAX_WHOLE_BYTES = 64 << 10
 """Of larger shards only the corners are copied from an accelerator to the host."""
 
+MAX_UNCUT_BYTES = 1 << 20
+"""Of larger shards of an accelerator a slice is cut there, which has to be compiled once."""
+
 Corner = tuple[tuple[tuple[int, ...], str], ...]
 
 
@@ -238,16 +243,20 @@ def describe(
     shape = tuple(array.shape)
     # To look at its parts makes arrays for them, which JAX keeps: only where they are read anyway.
     deleted = is_deleted(array) if digests or corner else array.is_deleted()
-    found = planned(shape, array.dtype, sharding, known)
-    readable = not deleted and not found.unreduced
-    digests = digests and readable and any(shard.replica_id for shard in found.shards)
+    known = {} if known is None else known
+    shards = layout_of(sharding, shape, known).shards
+    readable = not deleted and not unreduced_axes(sharding)
+    digests = digests and readable and any(shard.replica_id for shard in shards)
     corner = corner and readable and 0 not in shape
-    held = _held(array, found.shards) if digests or corner else []
+    held = _held(array, shards) if digests or corner else []
     origin = origin_of(ORIGINS.array_of(array))
     source = None if origin is None else Argument(0, "", *origin)
-    return replace(
-        found,
-        shards=_with_digests(found.shards, held) if digests else found.shards,
+    return planned(
+        shape,
+        array.dtype,
+        sharding,
+        known,
+        shards=_with_digests(shards, held) if digests else shards,
         corner=_corner(shape, held) if corner else (),
         deleted=deleted,
         origin=0 if source is None else source.made.base,
@@ -256,9 +265,13 @@ def describe(
 
 
 def planned(
-    shape: tuple[int, ...], dtype: Any, sharding: Any, known: dict[Any, Layout] | None = None
+    shape: tuple[int, ...],
+    dtype: Any,
+    sharding: Any,
+    known: dict[Any, Layout] | None = None,
+    **found: Any,
 ) -> ArrayInfo:
-    """Describes an array that need not be there; see :func:`describe`."""
+    """Describes an array that need not be there, but for what was found; see :func:`describe`."""
     facts = dtype_facts(dtype)
     mesh, spec, axes, text, shards = layout_of(sharding, shape, {} if known is None else known)
     return ArrayInfo(
@@ -271,11 +284,11 @@ def planned(
         memory_kind=sharding.memory_kind,
         fully_replicated=sharding.is_fully_replicated,
         fully_addressable=sharding.is_fully_addressable,
-        shards=shards,
         host_dtype=facts.host_name,
         word_shape=facts.word_shape,
         axes=axes,
         unreduced=unreduced_axes(sharding),
+        **({"shards": shards} | found),
     )
 
 
@@ -323,19 +336,17 @@ def host_view(data: jax.Array) -> np.ndarray[Any, Any]:
     """
     if dtype_facts(data.dtype).word_shape:
         data = jax.random.key_data(data)  # no computation: the keys' own buffers
-    sharding = data.sharding
-    if sharding.num_devices == 1:
-        # JAX keeps a copy that it made for NumPy as long as the array lives. This one is
-        # another array with the same buffer, and is gone when the view is made.
-        data = jax.make_array_from_single_device_arrays(data.shape, sharding, [data])
-    elif axes := unreduced_axes(sharding):
+    if data.sharding.num_devices == 1:
+        view: np.ndarray[Any, Any] = host_words(data)
+    elif axes := unreduced_axes(data.sharding):
         raise JaxnbError(
             f"process {jax.process_index()} cannot read an array that is unreduced over the mesh "
             f"axes {', '.join(axes)}: its devices hold summands. It stays as it is. Type "
             f"`jax.reshard(x, jax.P())` to sum it"
         )
-    wait_until_ready(data)
-    view = np.asarray(data)
+    else:
+        wait_until_ready(data)
+        view = np.asarray(data)
     view.flags.writeable = False
     return view
 
@@ -343,20 +354,49 @@ def host_view(data: jax.Array) -> np.ndarray[Any, Any]:
 def shard_of(array: jax.Array, device_id: int) -> jax.Array:
     """Returns this process's shard on a device, as an array of that device alone.
 
-    It shares the buffer with ``array``, and is deleted with it. JAX keeps the shards' arrays,
-    which :func:`jax.live_arrays` counts, as long as ``array`` lives.
+    It shares the buffer with ``array``, and is deleted with it. JAX keeps the shards' arrays as
+    long as ``array`` lives.
 
     Raises:
         JaxnbError: The array was deleted, or this process holds no shard there.
     """
-    for shard in [] if is_deleted(array) else array.addressable_shards:
-        if shard.device.id == device_id:
-            data: jax.Array = shard.data
-            return data
+    for data in [] if is_deleted(array) else device_arrays(array):
+        if next(iter(data.sharding.device_set)).id == device_id:
+            found: jax.Array = data
+            return found
     raise JaxnbError(
         f"process {jax.process_index()} has no shard on device {device_id}: the array was deleted "
         "or donated to a computation, or the shard is elsewhere (`x.sharding.device_set`)"
     )
+
+
+def cut(data: jax.Array, box: tuple[slice, ...]) -> tuple[jax.Array, tuple[slice, ...]]:
+    """Cuts what spans a box out of a large array of an accelerator, which would be copied whole.
+
+    Not while something else is computed, which may never end: a copy does not wait for that.
+
+    Args:
+        data: A process-local array on one device.
+        box: The slices of each dimension; none for all of it.
+
+    Returns:
+        An array on that device, or the one that was given, and the box within it.
+    """
+    taken = [range(size)[part] for part, size in zip(box, data.shape, strict=False)]
+    if host_bytes(data) <= MAX_UNCUT_BYTES or _is_in_host_memory(data) or not all(taken):
+        return data, box
+    starts = [min(each[0], each[-1]) for each in taken]
+    sizes = [max(each[0], each[-1]) + 1 - start for each, start in zip(taken, starts, strict=True)]
+    # The user's configuration of jax may forbid to compute here, and the device may be full.
+    with suppress(Exception):
+        if taken and 2 * math.prod(sizes) <= data.size and not process_recorded.still_computed():
+            data = jax.lax.dynamic_slice(data, starts, sizes)
+            shifted = (
+                range(part.start - start, part.stop - start, part.step)
+                for part, start in zip(taken, starts, strict=True)
+            )
+            box = tuple(map(as_slice, shifted))
+    return data, box
 
 
 def _digest(data: jax.Array) -> bytes:

@@ -17,7 +17,7 @@ from jaxnb.arrays import process_describe
 from jaxnb.arrays.lost import LostArray, text_of
 from jaxnb.arrays.process_describe import NotATreeError, require_tree, unreduced_axes
 from jaxnb.arrays.process_packing import Package, is_array, is_spread
-from jaxnb.arrays.regions import Path, Region, parse_path, pieces, view
+from jaxnb.arrays.regions import Path, Piece, Region, parse_path, pieces, view
 from jaxnb.compat.jax_arrays import array_of_ref_now, data_of
 from jaxnb.errors import JaxnbError
 from jaxnb.lockstep.process_origins import ORIGINS
@@ -33,8 +33,10 @@ from jaxnb.model.arrays import (
     NotFound,
     Packed,
     PackRequest,
+    Part,
 )
 from jaxnb.options import suggest
+from jaxnb.wire.pickling import is_plain
 from jaxnb.wire.process_sentinel import ThisProcess
 
 
@@ -88,6 +90,25 @@ def _require_slices(path: Path, start: int) -> None:
             )
 
 
+def pack_plain(process: ThisProcess, request: PackRequest) -> Packed | NotFound | None:
+    """Does what :func:`pack` does, or nothing where code of the user's would have to be run.
+
+    That may compute over several processes, which have to be asked together then.
+    """
+    path = parse_path(request.path)
+    value = process.shell.user_ns.get(path.name)
+    for step in path.steps:
+        if is_array(value) or value is None:
+            break
+        if step.kind == "attribute" or type(value) not in (dict, list, tuple):
+            return None
+        try:
+            value = value[step.key]
+        except (LookupError, TypeError):  # it is told why
+            break
+    return pack(process, request) if is_plain(value, jax.Array) else None
+
+
 def pack(process: ThisProcess, request: PackRequest) -> Packed | NotFound:
     """Describes a value; its arrays stay, and can be asked for under the transfer's name.
 
@@ -122,17 +143,17 @@ def pack(process: ThisProcess, request: PackRequest) -> Packed | NotFound:
         arrays=package.infos,
         access=process.exposures.access,
         subscripts=len(subscripts),
-        data=_small_data(process, package, request.eager_bytes, subscripts),
+        data=_data(process, package, request, subscripts),
         origins=tuple(map(ORIGINS.of, package.arrays)),
         left=package.left,
         is_array=is_array(value) or array_of_ref_now(value) is not None,
     )
 
 
-def _small_data(
-    process: ThisProcess, package: Package, eager_bytes: int, subscripts: Sequence[Any]
-) -> tuple[tuple[int, int, Any], ...] | None:
-    """Returns the bytes of this process's first replicas, if they are few.
+def _data(
+    process: ThisProcess, package: Package, request: PackRequest, subscripts: Sequence[Any]
+) -> tuple[tuple[int, int, Part], ...] | None:
+    """Returns what this process's first replicas give, unless that is much.
 
     Of a slice of an array, those that it takes.
     """
@@ -148,33 +169,52 @@ def _small_data(
         math.prod(region.taken_shape) * process_describe.host_bytes(array) / max(array.size, 1)
         for array, _, region in parts
     )
-    if size > eager_bytes:
+    if size > request.eager_bytes:
         return None
-    return tuple(
-        (k, device, pickle.PickleBuffer(as_bytes(_box(array, device, piece.source)).data))
-        for k, (array, info, region) in enumerate(parts)
-        for piece in pieces(region, info.shards)[0]
-        if piece.shard.process_index == process.index
-        for device in [piece.shard.device_id]
-    )
+    known: dict[Any, list[Piece]] = {}  # arrays that lie alike share their shards' descriptions
+    sources, boxes = [], []
+    for k, (array, info, region) in enumerate(parts):
+        key = id(info.shards), region
+        if key not in known:
+            those = pieces(region, info.shards)[0]
+            known[key] = [each for each in those if each.shard.process_index == process.index]
+        for piece in known[key]:
+            sources.append((k, piece.shard.device_id))
+            boxes.append(_box(array, piece.shard.device_id, piece.source))
+    return _opened(process, request, sources, boxes)
+
+
+def _opened(
+    process: ThisProcess,
+    request: PackRequest | ExposeRequest,
+    sources: Iterable[tuple[int, int]],
+    boxes: Sequence[Any],
+) -> tuple[tuple[int, int, Part], ...]:
+    """Gives parts of arrays to the notebook: few bytes at once, more until they are released."""
+    parts: Iterable[Part] = (pickle.PickleBuffer(as_bytes(box).data) for box in boxes)
+    if sum(box.nbytes for box in boxes) > request.inline_bytes:
+        parts = process.exposures.expose(request.transfer, boxes)
+    return tuple((*source, part) for source, part in zip(sources, parts, strict=True))
 
 
 def _box(array: jax.Array, device_id: int, box: Iterable[slice]) -> np.ndarray[Any, Any]:
-    return view(process_describe.host_view(process_describe.shard_of(array, device_id)), box)
+    data, rest = process_describe.cut(process_describe.shard_of(array, device_id), tuple(box))
+    return view(process_describe.host_view(data), rest)
 
 
 def expose(process: ThisProcess, request: ExposeRequest) -> Exposed | Gone:
     """Opens parts of arrays to the notebook, in host memory, until the transfer is released."""
-    parts = []
+    sources, boxes = [], []
     for part in request.parts:
         array = HELD.get(request.holder, part.array)
         if array is None or array.is_deleted():
             return Gone(process.index, part.array, "dropped" if array is None else "deleted")
         if axes := unreduced_axes(array.sharding):  # its elements are sums over devices
             return Gone(process.index, part.array, "unreduced", axes)
-        parts.append(_box(array, part.device_id, (slice(*each) for each in part.slices)))
-    buffers = process.exposures.expose(request.transfer, parts)
-    return Exposed(process.index, buffers, process.exposures.access)
+        sources.append((part.array, part.device_id))
+        boxes.append(_box(array, part.device_id, (slice(*each) for each in part.slices)))
+    data = _opened(process, request, sources, boxes)
+    return Exposed(process.index, request.transfer, data, process.exposures.access)
 
 
 def read(process: ThisProcess, transfer: str, buffer: int, start: int, stop: int) -> Chunk:

@@ -19,6 +19,8 @@ from jaxnb.arrays.gathered import fits, numpy_dtype
 from jaxnb.arrays.lost import unpickle
 from jaxnb.arrays.process_describe import require_tree
 from jaxnb.arrays.process_packing import one_level
+from jaxnb.arrays.refusals import SMALL_BYTES
+from jaxnb.arrays.regions import view
 from jaxnb.errors import UsageError
 from jaxnb.launch.host import available_bytes
 from jaxnb.lockstep.process_origins import ORIGINS
@@ -180,9 +182,23 @@ class _Slot:
         return f"{self.sharding} over devices {devices}"
 
 
+_MISSING = object()
+
+
 @dataclass
 class Push:
-    """A push that this process takes part in."""
+    """A push that this process takes part in.
+
+    Attributes:
+        request: What is pushed.
+        slots: Its arrays.
+        shardings: Those of the leaves, by name.
+        out_of_band: Room for what the pickle leaves out.
+        blocks: Room for the arrays' parts.
+        values: What was made of it, by name.
+        before: What the names were bound to.
+        hidden: Which of them were hidden from ``%who``.
+    """
 
     request: PlaceRequest
     slots: list[_Slot]
@@ -190,6 +206,8 @@ class Push:
     out_of_band: tuple[Exposure, ...] = ()
     blocks: dict[tuple[int, Index], Exposure] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
+    before: dict[str, Any] = field(default_factory=dict)
+    hidden: dict[str, Any] = field(default_factory=dict)
 
 
 def place(process: ThisProcess, request: PlaceRequest) -> Placed | Refused:
@@ -208,14 +226,17 @@ def place(process: ThisProcess, request: PlaceRequest) -> Placed | Refused:
         for k, slot in enumerate(push.slots)
         for part in slot.blocks().values()
     }
-    needed, available = sum(sizes.values()) + sum(request.buffers), available_bytes()
-    if needed > available:
+    needed = sum(sizes.values()) + sum(request.buffers)
+    if needed > SMALL_BYTES and needed > (available := available_bytes()):
         return Refused(process.index, "", needed, available)
     exposures = process.exposures
     push.out_of_band = exposures.allocate(request.transfer, request.buffers, off=True)
     rooms = exposures.allocate(request.transfer, sizes.values())
     push.blocks = dict(zip(sizes, rooms, strict=True))
     process.pushes[request.transfer] = push
+    if request.data is not None:
+        _fill(push, *request.data, partial(exposures.buffer, request.transfer))
+        build(process, request.transfer)
     return Placed(
         process_index=process.index,
         dtypes=tuple(str(slot.dtype) for slot in push.slots),
@@ -245,8 +266,22 @@ def write(process: ThisProcess, transfer: str, buffer: int, start: int, data: An
     process.exposures.buffer(transfer, buffer)[start : start + come.nbytes] = come
 
 
+Room = Callable[[int], np.ndarray[Any, Any]]
+"""Returns an allocated buffer, by its number."""
+
+
+def _fill(push: Push, arrays: Sequence[Any], buffers: Sequence[Any], room: Room) -> None:
+    for exposure, data in zip(push.out_of_band, buffers, strict=True):
+        room(exposure.buffer)[:] = np.frombuffer(data, np.uint8)
+    # Numbers that do not fit are refused by the notebook, and this is undone.
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        for (k, part), exposure in push.blocks.items():
+            box = view(arrays[k], (slice(*each) for each in part))
+            room(exposure.buffer).view(push.slots[k].dtype).reshape(box.shape)[...] = box
+
+
 def build(process: ThisProcess, transfer: str) -> None:
-    """Makes the values out of the bytes that have come; they have no names yet."""
+    """Makes the values out of the bytes that have come, and binds them, until it is undone."""
     with ORIGINS.within(transfer, "a push"):
         push, buffer = process.pushes[transfer], partial(process.exposures.buffer, transfer)
         arrays = [_array(k, push, buffer) for k in range(len(push.slots))]
@@ -257,10 +292,14 @@ def build(process: ThisProcess, transfer: str) -> None:
             filled = [_placed_number(*pair) for pair in zip(leaves, placed, strict=True)]
             values[name] = jax.tree.unflatten(structure, filled)
         jax.block_until_ready(arrays)
-        push.values = values
+    shell = process.shell
+    push.hidden = {n: shell.user_ns_hidden[n] for n in values if n in shell.user_ns_hidden}
+    push.values, push.before = values, {n: shell.user_ns.get(n, _MISSING) for n in values}
+    # Not hidden from %who: the shell would keep a reference to what it hides.
+    shell.push(values)
 
 
-def _array(k: int, push: Push, buffer: Callable[[int], np.ndarray[Any, Any]]) -> jax.Array:
+def _array(k: int, push: Push, buffer: Room) -> jax.Array:
     slot, parts = push.slots[k], []
     for device, part in slot.blocks().items():
         data = buffer(push.blocks[k, part].buffer)
@@ -273,12 +312,19 @@ def _array(k: int, push: Push, buffer: Callable[[int], np.ndarray[Any, Any]]) ->
     )
 
 
-def bind(process: ThisProcess, transfer: str) -> None:
-    """Binds what was pushed to its names, and ends the transfer."""
-    values = process.pushes[transfer].values
+def undo(process: ThisProcess, transfer: str) -> None:
+    """Ends a push, and gives its names what they were bound to, unless that has changed since."""
+    if (push := process.pushes.get(transfer)) is not None:
+        variables = process.shell.user_ns
+        process.shell.user_ns_hidden.update(push.hidden)
+        for name, before in push.before.items():
+            if variables.get(name) is not push.values[name]:
+                continue
+            if before is _MISSING:
+                del variables[name]
+            else:
+                variables[name] = before
     release(process, transfer)
-    # Not hidden from %who: the shell would keep a reference to what it hides.
-    process.shell.push(values)
 
 
 def release(process: ThisProcess, transfer: str) -> None:

@@ -17,29 +17,31 @@ from jaxnb.arrays.gathered import ArrayKey, GatheredArray, Wanted
 from jaxnb.arrays.lost import Gather, PerProcess, unpickle
 from jaxnb.arrays.moving import Move, Mover, request_for
 from jaxnb.arrays.packed import (
-    Alike,
     agree,
     alike,
+    come,
     expose_requests,
-    fill_small,
     is_one_array,
     left_text,
     moves_of,
     of_different_arrays,
-    plan_of,
-    small_data,
+    plans_of,
 )
 from jaxnb.arrays.regions import Path, Region, parse_path
 from jaxnb.callers import levels_to_caller
 from jaxnb.errors import ArrayGoneError, DivergenceWarning, JaxnbError, UsageError
 from jaxnb.labels import capitalized
 from jaxnb.lockstep.provenance import pull_text
-from jaxnb.model.arrays import ArrayInfo, NotFound, Packed, PackRequest
+from jaxnb.model.arrays import ArrayInfo, Exposed, NotFound, Packed, PackRequest
 from jaxnb.wire.asking import Channel
 from jaxnb.wire.messages import Unanswered
 
 EAGER_BYTES = 1 << 20
 """If the arrays of a pull are together smaller than this, they come with their descriptions."""
+
+EAGER_NOW_BYTES = 64 << 20
+"""Those of a pull that is not lazy, if they are smaller than this. Of larger ones it is known first
+whether they fit into memory."""
 
 
 class ReplicasDifferWarning(UserWarning):
@@ -100,7 +102,7 @@ class Puller:
         """Returns what a path names; see :meth:`jaxnb.session.Session.pull`."""
         path = parse_path(text)
         with self._group.channel() as channel:
-            packed = self._pack(channel, path, ranks)
+            packed = self._pack(channel, path, ranks, EAGER_BYTES if lazy else EAGER_NOW_BYTES)
             value, arrays = self._values(channel, path, packed)
             if not lazy:
                 missing = [array for array in arrays if not array.is_here]
@@ -157,7 +159,9 @@ class Puller:
         named = ArrayKey(request_id, index, name, "", tuple(processes), key.generation)
         return GatheredArray(info, named, self)
 
-    def _pack(self, channel: Channel, path: Path, ranks: Sequence[int] | None) -> dict[int, Packed]:
+    def _pack(
+        self, channel: Channel, path: Path, ranks: Sequence[int] | None, eager_bytes: int
+    ) -> dict[int, Packed]:
         """Asks the processes what the path names.
 
         Without ``ranks`` all living processes are asked: data can be rescued from what is left of
@@ -168,14 +172,23 @@ class Puller:
         asked = [i for i in range(channel.num_processes) if i not in dead]
         if ranks is not None:
             asked = list(ranks)
-        transfer = uuid.uuid4().hex
-        asked_for = PackRequest(transfer=transfer, path=path.text, eager_bytes=EAGER_BYTES)
-        request = request_for("pulls.pack", request=asked_for)
+        wanted = PackRequest(
+            transfer=uuid.uuid4().hex,
+            path=path.text,
+            eager_bytes=eager_bytes,
+            inline_bytes=self._mover.inline_bytes,
+        )
+        release = request_for("pushes.release", transfer=wanted.transfer)
+        request = request_for("pulls.pack_plain", request=wanted, is_interruptible=True)
         try:
-            answers = channel.ask_together(dict.fromkeys(asked, request), nbytes=1 << 30)
+            answers = channel.ask(dict.fromkeys(asked, request), nbytes=1 << 30)
+            if None in answers.values():  # code of the user's may compute over all of them
+                channel.tell(dict.fromkeys(asked, release))
+                request = request_for("pulls.pack", request=wanted)
+                answers = channel.ask_together(dict.fromkeys(asked, request), nbytes=1 << 30)
             self._require_packed(channel, path, answers)
         except BaseException:
-            channel.tell(dict.fromkeys(asked, request_for("pushes.release", transfer=transfer)))
+            channel.tell(dict.fromkeys(asked, release))
             raise
         return answers
 
@@ -205,7 +218,7 @@ class Puller:
                 {
                     i: request_for("pushes.release", transfer=a.transfer)
                     for i, a in packed.items()
-                    if a.buffers
+                    if a.is_open
                 }
             )
 
@@ -224,7 +237,6 @@ class Puller:
         )
 
         name = path.without(first.subscripts)
-        small = small_data(packed)
 
         def array(index: int) -> GatheredArray:
             info = merged([p.arrays[index] for p in packed.values()])
@@ -245,13 +257,29 @@ class Puller:
                 is_part=not first.is_array,
                 after=self._group.last_cell,
             )
-            arrays.append(GatheredArray(info, key, self, region))
-            # Filled now, because unpickling the containing object may read it.
-            if small is not None:
-                fill_small(arrays[-1], small)
-            return arrays[-1]
+            return GatheredArray(info, key, self, region)
 
-        return self._read_value(channel, first, f"`{path.text}`", array)
+        made = [array(k) for k in range(len(first.arrays))]
+        arrays += made
+        # Filled before: to unpickle the containing object may read them.
+        self._fill(channel, packed, made, f"`{path.text}`")
+        return self._read_value(channel, first, f"`{path.text}`", made.__getitem__)
+
+    def _fill(
+        self,
+        channel: Channel,
+        packed: Mapping[int, Packed],
+        arrays: Sequence[GatheredArray],
+        name: str,
+    ) -> None:
+        """Gives arrays the data that came with the answers."""
+        those = come(packed, arrays)
+        plans = [plan for _, plan in those]
+        refusals.require_memory_for_pull(sum(plan.nbytes for plan in plans), name)
+        targets = [plan.allocate() for plan in plans]
+        self._mover.read(channel, moves_of(plans, targets, packed), name)
+        for (array, plan), target in zip(those, targets, strict=True):
+            array.keep(plan.finish(target))
 
     def _read_value(
         self, channel: Channel, packed: Packed, name: str, array: Callable[[int], Any]
@@ -301,22 +329,29 @@ class Puller:
         if not wanted:
             return []
         refusals.require_not_deleted(wanted)
-        answered_alike: Alike = {}
         able = set(channel.able)
-        plans = [plan_of(each, able, channel.in_cells, answered_alike) for each in wanted]
+        plans = plans_of(wanted, able)
+        for each in plans:
+            if each.lost:
+                raise JaxnbError(refusals.lost_text(each.wanted, each.lost, able, channel.in_cells))
         name = ", ".join(dict.fromkeys(refusals.whose(each.key) for each in wanted))
         nbytes = sum(plan.nbytes for plan in plans)
         refusals.require_memory_for_pull(nbytes, name)
         transfer = uuid.uuid4().hex
-        requests = expose_requests(transfer, plans)
+        requests = expose_requests(transfer, plans, self._mover.inline_bytes)
+        answers: dict[int, Any] = {}
         try:
             answers = channel.ask(requests, nbytes=nbytes)
             refusals.require_there(wanted, answers)
             channel.require(answers, f"{name} was pulled")
             targets = [plan.allocate() for plan in plans]
-            self._mover.read(channel, moves_of(transfer, plans, targets, answers), name)
+            self._mover.read(channel, moves_of(plans, targets, answers), name)
         finally:
-            channel.tell(dict.fromkeys(requests, request_for("pushes.release", transfer=transfer)))
+            release = request_for("pushes.release", transfer=transfer)
+            open_on = [
+                i for i in requests if not isinstance(a := answers.get(i), Exposed) or a.is_open
+            ]
+            channel.tell(dict.fromkeys(open_on, release))
         return [plan.finish(target) for plan, target in zip(plans, targets, strict=True)]
 
     def _require_generation(self, generation: int, whose: str) -> None:

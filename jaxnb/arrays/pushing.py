@@ -8,7 +8,8 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,16 @@ from jaxnb.arrays.blocks import is_spec
 from jaxnb.arrays.blocks import normalize as normalize_spec
 from jaxnb.arrays.gathered import GatheredArray, fits, numpy_dtype
 from jaxnb.arrays.lost import NotMoved, PerProcess
-from jaxnb.arrays.moving import Move, Mover, request_for
+from jaxnb.arrays.moving import INLINE_PARTS_BYTES, Move, Mover, request_for
 from jaxnb.arrays.pulling import Group
 from jaxnb.arrays.refusals import require_memory_for_push
 from jaxnb.arrays.regions import view
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.labels import processes_label, ranks_label
 from jaxnb.model.arrays import ArrayLeaf, HostArray, Placed, PlaceRequest, Refused
+from jaxnb.model.cells import CallRequest
 from jaxnb.wire.asking import Channel
-from jaxnb.wire.pickling import OutOfBand, adjacent
+from jaxnb.wire.pickling import OutOfBand, adjacent, is_plain
 
 
 class Pusher:
@@ -52,11 +54,11 @@ class Pusher:
             )
         packages = _packages(values, ranks, place=place, spec=_plain_spec(spec), mesh=mesh)
         names = _listed(values)
-        is_binding = threading.Event()
+        is_bound = threading.Event()
         try:
-            self._send(packages, names, is_binding)
+            self._send(packages, names, is_bound)
         except KeyboardInterrupt:
-            if not is_binding.is_set():
+            if not is_bound.is_set():
                 raise
             raise KeyboardInterrupt(
                 f"Interrupted too late: {names} was pushed, and the variables on the processes "
@@ -64,32 +66,28 @@ class Pusher:
             ) from None
 
     def _send(
-        self, packages: Mapping[int, _Package], names: str, is_binding: threading.Event
+        self, packages: Mapping[int, _Package], names: str, is_bound: threading.Event
     ) -> None:
-        """Sends packages, all or nothing; sets ``is_binding`` before a name is bound."""
-        transfer = next(iter(packages.values())).request.transfer
-        label = f"{names} was pushed"
+        """Sends packages, all or nothing; sets ``is_bound`` once it is not undone any more."""
+        first = next(iter(packages.values())).request
+        end = partial(request_for, transfer=first.transfer)
         with self._group.channel() as channel:
+            # A value is bound on all processes or, if one cannot make it, on none.
             try:
                 placed = self._place(channel, packages, names)
-                moves = _moves(packages, placed)
-                self._mover.write(channel, moves, names)
-                size = sum(move.exposure.nbytes for move in moves)
-                # A value is bound on all processes or, if one cannot make it, on none.
-                build = dict.fromkeys(
-                    packages, request_for("pushes.build", transfer=transfer, is_interruptible=True)
-                )
-                channel.require(channel.ask_together(build, nbytes=size), label)
+                if first.data is None:
+                    moves = _moves(packages, placed)
+                    self._mover.write(channel, moves, names)
+                    size = sum(move.exposure.nbytes for move in moves)
+                    build = dict.fromkeys(packages, end("pushes.build", is_interruptible=True))
+                    answers = _asked(channel, packages, build, size)
+                    channel.require(answers, f"{names} was pushed")
                 channel.check()
-                is_binding.set()
-                with channel.uninterruptible():
-                    bind = dict.fromkeys(packages, request_for("pushes.bind", transfer=transfer))
-                    channel.require(channel.ask(bind), label)
             except BaseException:
-                channel.tell(
-                    dict.fromkeys(packages, request_for("pushes.release", transfer=transfer))
-                )
+                channel.tell(dict.fromkeys(packages, end("pushes.undo")))
                 raise
+            is_bound.set()
+            channel.tell(dict.fromkeys(packages, end("pushes.release")))
 
     def _place(
         self, channel: Channel, packages: Mapping[int, _Package], names: str
@@ -97,12 +95,11 @@ class Pusher:
         # The pickle goes with the first message; what it leaves out of band comes later.
         pickled = sum(len(package.request.skeleton) for package in packages.values())
         require_memory_for_push(pickled, names)
-        answers = channel.ask_together(
-            {
-                i: request_for("pushes.place", request=each.request, is_interruptible=True)
-                for i, each in packages.items()
-            }
-        )
+        place = {
+            i: request_for("pushes.place", request=each.request, is_interruptible=True)
+            for i, each in packages.items()
+        }
+        answers = _asked(channel, packages, place)
         refused = [a for a in answers.values() if isinstance(a, Refused)]
         if refused:
             first = refused[0]
@@ -129,11 +126,25 @@ class _Package:
         request: What is asked of the processes first.
         arrays: What becomes arrays of JAX.
         buffers: What the pickle leaves out of band.
+        is_plain: The processes run no code of the user's to make it.
     """
 
     request: PlaceRequest
     arrays: tuple[np.ndarray[Any, Any], ...]
     buffers: tuple[np.ndarray[Any, Any], ...]
+    is_plain: bool
+
+
+def _asked(
+    channel: Channel,
+    packages: Mapping[int, _Package],
+    requests: Mapping[int, CallRequest],
+    nbytes: int = 0,
+) -> dict[int, Any]:
+    """Asks processes, together where code of the user's may compute over several of them."""
+    is_plain = all(package.is_plain for package in packages.values())
+    ask = channel.ask if is_plain else channel.ask_together
+    return ask(requests, nbytes)
 
 
 class _Pickler(pickle.Pickler):
@@ -220,11 +231,16 @@ def _packages(
                 f"{processes_label(missing)}. Nothing was moved. Push it to these alone: `--ranks "
                 f"{ranks_label(value)}`, in Python `ranks={sorted(value)}`."
             )
-    return {
+    packages = {
         i: _package(
             {name: v[i] if name in own else v for name, v in values.items()}, transfer, **settings
         )
         for i in ranks
+    }
+    if all(each.request.data is not None for each in packages.values()):
+        return packages
+    return {
+        i: replace(each, request=replace(each.request, data=None)) for i, each in packages.items()
     }
 
 
@@ -246,6 +262,7 @@ def _package(
             "object in a `%%spmd` cell."
         ) from error
     arrays, buffers = tuple(pickler.arrays), tuple(pickler.out_of_band.buffers)
+    is_little = sum(each.nbytes for each in (*arrays, *buffers)) <= INLINE_PARTS_BYTES
     request = PlaceRequest(
         transfer=transfer,
         skeleton=file.getvalue(),
@@ -254,8 +271,13 @@ def _package(
         spec=spec,
         mesh=mesh,
         place=place,
+        data=(tuple(map(np.asarray, arrays)), buffers) if is_little else None,
     )
-    return _Package(request, arrays, buffers)
+    return _Package(request, arrays, buffers, all(map(_is_plain, values.values())))
+
+
+def _is_plain(value: Any) -> bool:
+    return is_plain(value, GatheredArray)
 
 
 def _can_be_pickled(value: Any, place: bool) -> bool:

@@ -42,6 +42,8 @@ def require_memory_for_push(
         where: What needs them.
         available: Those that there are; by default those of this host.
     """
+    if needed <= SMALL_BYTES and available is None:
+        return
     available = available_bytes() if available is None else available
     if needed > available:
         raise NotEnoughMemoryError(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import operator
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 from operator import neg
 from types import EllipsisType
 from typing import Any, Literal
@@ -257,49 +257,6 @@ def pieces(
     return found, lost
 
 
-def assemble(
-    region: Region,
-    pieces: Iterable[Piece],
-    data: Callable[[Piece], np.ndarray],
-    dtype: np.dtype,
-    word_shape: Sequence[int] = (),
-) -> np.ndarray:
-    """Puts a region together in new memory.
-
-    Args:
-        region: What is wanted.
-        pieces: What :func:`pieces` found for it, with nothing lost.
-        data: Called once for each piece; returns the elements at its ``source``: an array of
-            the piece's shape and ``word_shape``.
-        dtype: Of the elements, in NumPy.
-        word_shape: The trailing dimensions that each element has in NumPy.
-
-    Returns:
-        An array of the region's result shape and ``word_shape``.
-
-    Raises:
-        ValueError: The pieces do not fill the region, or data have another shape or dtype.
-    """
-    words = tuple(word_shape)
-    if 0 in region.result_shape:
-        return np.empty(region.result_shape + words, dtype)
-    taken = np.empty(region.taken_shape + words, dtype)
-    missing = prod(region.taken_shape)
-    for piece in pieces:
-        part = data(piece)
-        # NumPy would broadcast or cast in silence.
-        if part.shape != piece.shape + words or part.dtype != taken.dtype:
-            raise ValueError(
-                f"device {piece.shard.device_id} gave {part.dtype}{part.shape} "
-                f"for a piece of {taken.dtype}{piece.shape + words}"
-            )
-        taken[piece.target] = part
-        missing -= prod(piece.shape)
-    if missing:
-        raise ValueError(f"the pieces leave {missing} elements of {region.taken_shape} open")
-    return region.finish(taken, len(words))
-
-
 def _places(positions: range, interval: Interval) -> range:
     """Which of the positions, counted from 0, are in an interval: adjacent ones."""
     start, stop = interval
@@ -400,6 +357,11 @@ def parse_path(text: str, instead: str = "") -> Path:
     """
     if not isinstance(text, str):
         raise UsageError(f"Names on the processes are text, as in 'x', not {text!r}.")
+    return _parsed(text, instead)
+
+
+@functools.lru_cache(maxsize=256)  # a loop pulls the same few again and again
+def _parsed(text: str, instead: str) -> Path:
     try:
         node: ast.expr = ast.parse(text.strip(), mode="eval").body
         steps: list[Step] = []

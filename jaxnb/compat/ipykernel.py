@@ -26,6 +26,11 @@ def handlers(kernel: Any) -> dict[str, Callable[..., Any]]:
     return found
 
 
+def call_when_readable(kernel: Any, fd: int, called: Callable[[], None]) -> None:
+    """Has the main thread call a function, between requests, when a file can be read."""
+    kernel.io_loop.asyncio_loop.add_reader(fd, called)
+
+
 def leave_signals_alone(kernel: Any, is_ours: Callable[[Any], bool]) -> None:
     """Keeps ipykernel from making SIGINT a KeyboardInterrupt around the requests that are ours.
 

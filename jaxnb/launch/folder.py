@@ -69,6 +69,11 @@ def sentinel_name(process_index: int, pid: int) -> str:
     return f"sentinel-{process_index}-{pid}"
 
 
+def direct_name(process_index: int, pid: int) -> str:
+    """Returns the name of the socket by which a process's main thread is asked; likewise."""
+    return f"direct-{process_index}-{pid}"
+
+
 OWNER = "owner"
 """The file in a folder that says whose it is: see :func:`mark`."""
 

@@ -22,7 +22,7 @@ import psutil
 
 from jaxnb.launch import lifeline
 from jaxnb.launch.deaths import ChatterFilter, DumpFilter, undated
-from jaxnb.launch.folder import command_line, sentinel_name, service_name
+from jaxnb.launch.folder import command_line, direct_name, sentinel_name, service_name
 from jaxnb.launch.scratch import Scratch
 from jaxnb.lockstep.messages import conductor_beside
 
@@ -71,7 +71,7 @@ class Child:
 def sockets_of(pid: int, role: str, index: int, arguments: Mapping[str, Any]) -> list[str]:
     """Returns the names of what a child listens on in the group's folder, from some time on."""
     if role == "engine":
-        return [sentinel_name(index, pid)]
+        return [sentinel_name(index, pid), direct_name(index, pid)]
     if role == "service":
         service = service_name(pid)
         return [service, conductor_beside(f"unix:{service}").name]

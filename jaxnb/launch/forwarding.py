@@ -14,7 +14,7 @@ from jaxnb.launch.folder import LOOPBACK
 from jaxnb.launch.host import network_towards
 from jaxnb.launch.member import Member
 
-FORWARDS = {"ipp": "forwards", "sentinel": "engine forwards"}
+FORWARDS = {"ipp": "forwards"} | dict.fromkeys(("sentinel", "direct"), "engine forwards")
 """By the first letters of a socket's name, the role of what carries it between hosts: it ends with
 whom the socket belongs to."""
 

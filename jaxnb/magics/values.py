@@ -24,6 +24,7 @@ from jaxnb.options import suggest
 if TYPE_CHECKING:
     from jaxnb.arrays.card_transfer import Moved
     from jaxnb.arrays.gathered import GatheredArray
+    from jaxnb.arrays.layout import ArrayLayout
     from jaxnb.session import Session
 
 
@@ -254,7 +255,8 @@ class ValueMagics(SessionMagics):
         seconds = self._meter.seconds()
         placed = asked.spec is not None or asked.mesh is not None
         sent = {name: _for_ranks(value, asked.ranks) for name, value in values.items()}
-        rows = [_pushed(session, name, value, placed) for name, value in sent.items()]
+        layouts = session.layouts(*sent) if placed else {}
+        rows = [_pushed(name, value, layouts.get(name)) for name, value in sent.items()]
         who = plural(session.num_processes, "process")
         where = f"pushed to {who if asked.ranks is None else processes_label(asked.ranks)}"
         self._show_moved(rows, where, seconds)
@@ -316,15 +318,14 @@ def _for_ranks(value: Any, ranks: Collection[int] | None) -> Any:
     return next(iter(sent.values())) if len(sent) == 1 else sent
 
 
-def _pushed(session: Session, name: str, value: Any, placed: bool) -> Moved:
+def _pushed(name: str, value: Any, layout: ArrayLayout | None) -> Moved:
     """Describes a pushed value as it is on the processes now."""
     from jaxnb.arrays import card_transfer
 
     row = card_transfer.moved(name, value)
-    if not placed:
+    if layout is None:
         is_array = row.type.startswith("NumPy ")
         return row.with_notes("NumPy there too; --spec makes a global array") if is_array else row
-    layout = session.layout(name)
     dtypes = {array.dtype for _, array in layout.entries}
     return row.as_placed(layout.entries, card_transfer.narrowed(value, dtypes))
 

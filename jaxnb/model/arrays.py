@@ -162,6 +162,10 @@ class Exposure:
     nbytes: int
 
 
+Part = Exposure | Any
+"""Bytes of a process: a buffer that is open to the notebook, or few bytes themselves."""
+
+
 @dataclass(frozen=True)
 class PackRequest:
     """Which value is wanted: its structure, and the descriptions of its arrays.
@@ -173,6 +177,7 @@ class PackRequest:
             whose value was too large to travel with its result.
         digest: The digest that the cell's value had; empty if it had none.
         eager_bytes: The data of arrays that together have no more come with the answer.
+        inline_bytes: If they have no more than this, in it; more are exposed.
     """
 
     transfer: str
@@ -180,6 +185,7 @@ class PackRequest:
     cell: str = ""
     digest: bytes = b""
     eager_bytes: int = 0
+    inline_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -200,8 +206,8 @@ class Packed:
         access: How to find out whether the notebook reaches the process's memory.
         subscripts: How many subscripts at the end of the path are left to the notebook to
             apply: those of an array.
-        data: The data of small arrays: an array's index, a device, and the bytes of its shard,
-            for this process's first replicas. None where they have to be asked for.
+        data: The data of small arrays: an array's index, a device, and what its shard gives, for
+            this process's first replicas. None where they have to be asked for.
         origins: Where each array comes from; None for one of which that is not known.
         left: The code of cells in it, for which a :class:`NotMoved` stands.
         is_array: The value is an array itself, or a ref to one.
@@ -217,10 +223,16 @@ class Packed:
     arrays: tuple[ArrayInfo, ...]
     access: MemoryPass
     subscripts: int = 0
-    data: tuple[tuple[int, int, Any], ...] | None = field(default=None, repr=False)
+    data: tuple[tuple[int, int, Part], ...] | None = field(default=None, repr=False)
     origins: tuple[Origin | None, ...] = ()
     left: tuple[str, ...] = ()
     is_array: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether buffers are open until the transfer is released."""
+        parts = (*self.buffers, *(part for _, _, part in self.data or ()))
+        return any(isinstance(part, Exposure) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -261,26 +273,36 @@ class ExposeRequest:
         transfer: Names the transfer.
         holder: The pull or cell that the arrays were described for.
         parts: What is wanted.
+        inline_bytes: If they have together no more than this, they come in the answer.
     """
 
     transfer: str
     holder: str
     parts: tuple[PartRequest, ...]
+    inline_bytes: int
 
 
 @dataclass(frozen=True)
 class Exposed:
-    """Buffers that the notebook may read, or write to, until the transfer is released.
+    """Buffers that the notebook may read until the transfer is released.
 
     Attributes:
         process_index: Who answers.
-        buffers: In the order of what was asked for.
+        transfer: Names the transfer.
+        data: What was asked for: an array's index in its holder, a device, and what its shard
+            gives.
         access: How to find out whether the notebook reaches the process's memory.
     """
 
     process_index: int
-    buffers: tuple[Exposure, ...]
+    transfer: str
+    data: tuple[tuple[int, int, Part], ...] = field(repr=False)
     access: MemoryPass
+
+    @property
+    def is_open(self) -> bool:
+        """Whether buffers are open until the transfer is released."""
+        return any(isinstance(part, Exposure) for _, _, part in self.data)
 
 
 GoneReason = Literal["dropped", "deleted", "unreduced"]
@@ -352,7 +374,7 @@ class HostArray:
 class PlaceRequest:
     """Asks a process to make room for values that are about to be pushed.
 
-    Nothing is bound to a name yet.
+    Nothing is bound to a name yet, unless their data are few and have come.
 
     Attributes:
         transfer: Names the transfer.
@@ -363,6 +385,7 @@ class PlaceRequest:
         spec: A partition spec as plain data, or containers of them; None for replicated.
         mesh: Name of the mesh; None for the one there is.
         place: Whether arrays become ``jax.Array``; else they stay what they are.
+        data: What there is to write into the rooms, if that is little: the arrays, and the buffers.
     """
 
     transfer: str
@@ -372,6 +395,7 @@ class PlaceRequest:
     spec: Any = None
     mesh: str | None = None
     place: bool = False
+    data: tuple[tuple[Any, ...], tuple[Any, ...]] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ Settings = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
-class SentinelAddress:
-    """How to reach a process's sentinel.
+class Address:
+    """How to reach a process's sentinel, or its main thread.
 
     Attributes:
         url: Where it listens.
@@ -264,6 +264,7 @@ class ProcessReport:
         host: ``socket.gethostname()``.
         jax_version: ``jax.__version__``.
         sentinel: How to reach it while its main thread cannot answer.
+        direct: How to reach its main thread past the controller.
         unrecorded: Why its dispatches are not recorded; empty if they are.
         reduced: What of its checks works less well than it should with this JAX, as sentences.
         trial: What was recorded of the ``psum``.
@@ -278,7 +279,8 @@ class ProcessReport:
     pid: int
     host: str
     jax_version: str
-    sentinel: SentinelAddress | None = None
+    sentinel: Address | None = None
+    direct: Address | None = None
     unrecorded: str = ""
     reduced: tuple[str, ...] = ()
     trial: tuple[Dispatch, ...] = ()

@@ -42,6 +42,7 @@ from jaxnb.session.lifecycle import (
 from jaxnb.session.starting import Starter, jax_environment
 from jaxnb.session.work import Work, sigint_held
 from jaxnb.wire.client import Transport
+from jaxnb.wire.direct import Direct
 from jaxnb.wire.messages import Output
 from jaxnb.wire.sentinels import Sentinels
 
@@ -268,6 +269,7 @@ class Life:
             self._start(progress)
             assert self._transport is not None
             self.sentinels = Sentinels(self._transport.key, self.reports, self.work.notice)
+            self._transport.direct = Direct(self._transport.key, self.reports)
             self._on_join(self.reports)
         except BaseException as error:
             if not self.lifecycle.is_open:  # it was closed meanwhile, by another thread

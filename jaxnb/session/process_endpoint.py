@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import linecache
 import logging
+import os
 import re
+import secrets
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -27,6 +30,7 @@ from jaxnb.compat.ipykernel import PythonOutStream
 from jaxnb.debugging.process_debugger import Debugging
 from jaxnb.errors import StartError
 from jaxnb.launch import process_compiling, process_join
+from jaxnb.launch.folder import direct_name, sentinel_name
 from jaxnb.lockstep import process_interrupts, process_recorded
 from jaxnb.lockstep.messages import Failures
 from jaxnb.lockstep.process_cell import InLockstep
@@ -51,8 +55,8 @@ from jaxnb.profile.process_stats import Statistics, looking, quickly_back
 from jaxnb.profile.process_timekeeper import Timekeeper
 from jaxnb.recovery import hooks
 from jaxnb.wire import messages, process_features, process_sentinel
-from jaxnb.wire.messages import METADATA_KEY, MORE_KEY, digest, dump, load
-from jaxnb.wire.process_sentinel import Sentinel, ThisProcess
+from jaxnb.wire.messages import AFTER_KEY, METADATA_KEY, MORE_KEY, digest, dump, load
+from jaxnb.wire.process_sentinel import LARGEST_BYTES, Listener, Sentinel, ThisProcess
 from jaxnb.wire.process_together import Rounds
 
 
@@ -182,7 +186,8 @@ class _Joined(NamedTuple):
     """What a process that has joined a group answers with."""
 
     runner: Runner
-    sentinel: Sentinel
+    sentinel: Listener
+    direct: Listener
     process: ThisProcess
 
 
@@ -191,11 +196,17 @@ class Responder:
 
     Args:
         kernel: The process's kernel.
+
+    Attributes:
+        turn: Held while a request is answered: the next one waits, though a cell awaits.
     """
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
         self._joined: _Joined | None = None
+        self.turn = asyncio.Lock()
+        self._answering: set[asyncio.Task[None]] = set()
+        self._has_answered, self._answered = asyncio.Event(), 0
 
     async def answer(self, request: Request) -> Any:
         """Answers a request; an exception becomes a :class:`~jaxnb.model.RequestFailed`.
@@ -216,14 +227,15 @@ class Responder:
     async def _answer(self, request: Request) -> Any:
         if self._joined is None:
             self._joined = self._join()
-        runner, sentinel, process = self._joined
+        runner, sentinel, direct, process = self._joined
         recorder = process.recorder
         match request:
             case CellRequest():
                 return await runner.run(request)
             case CheckRequest():
                 report, settings = process_join.check(recorder), recorder.settings.report
-                return replace(report, sentinel=sentinel.address, settings=settings)
+                told = replace(report, sentinel=sentinel.address, direct=direct.address)
+                return replace(told, settings=settings)
             case JointRequest(request=call):
                 with recorder.joint(request):
                     return process_sentinel.call(process, call.function, call.arguments)
@@ -255,15 +267,41 @@ class Responder:
             {},
             runner.large_value,
         )
-        sentinel = Sentinel(
-            self._kernel.session.key,
-            identity.socket_folder,
-            index,
-            partial(process_sentinel.call, process),
+        listener = partial(
+            Listener, self._kernel.session.key, identity.socket_folder, token=secrets.token_hex(16)
         )
+        pid = os.getpid()
+        sentinel = listener(name=sentinel_name(index, pid), largest_bytes=LARGEST_BYTES)
+        Sentinel(sentinel, index, partial(process_sentinel.call, process))
+        direct = listener(name=direct_name(index, pid))
+        ipykernel.call_when_readable(self._kernel, direct.fd, partial(self._take, direct))
         if not identity.bare:
             shell.push(process_join.namespace(), interactive=False)
-        return _Joined(runner, sentinel, process)
+        return _Joined(runner, sentinel, direct, process)
+
+    def _take(self, direct: Listener) -> None:
+        """Answers what has come past the controller, in turn."""
+        while direct.has_message():
+            if (received := direct.receive()) is not None:
+                task = asyncio.ensure_future(self._answer_direct(direct, *received))
+                self._answering.add(task)  # asyncio itself keeps none
+                task.add_done_callback(self._answering.discard)
+
+    async def after(self, count: int) -> None:
+        """Waits until so many requests that came past the controller have been answered."""
+        while self._answered < count:
+            self._has_answered.clear()
+            await self._has_answered.wait()
+
+    async def _answer_direct(
+        self, direct: Listener, identities: list[bytes], message: Mapping[str, Any]
+    ) -> None:
+        try:
+            direct.answer(identities, message, (await answer(self, message))[1])
+        finally:
+            self._answered += 1
+            self._has_answered.set()
+        self._take(direct)  # to send may have taken the sign that another has come
 
 
 def failure(error: BaseException) -> RequestFailed:
@@ -321,12 +359,9 @@ def install(kernel: Any = None) -> None:
         if not is_ours(parent):
             _refuse(kernel, stream, ident, parent)
             return
+        await responder.after(parent["metadata"].get(AFTER_KEY, 0))
         output.begin()
-        reply = await _answer(responder, parent)
-        try:
-            frames = dump(reply)
-        except Exception as error:  # whoever waits must not wait for ever
-            frames = dump(failure(error))
+        reply, frames = await answer(responder, parent)
         _send_reply(kernel, stream, ident, parent, frames, has_output=output.end())
         if isinstance(reply, ProcessReport):  # by which the notebook sees that output reaches it
             output.is_ended_by_idle = True
@@ -347,6 +382,20 @@ def install(kernel: Any = None) -> None:
 def is_ours(message: Any) -> bool:
     """Whether a message is a request of jaxnb's."""
     return bool(message) and METADATA_KEY in message.get("metadata", {})
+
+
+async def answer(responder: Responder, parent: Any) -> tuple[Any, list[Any]]:
+    """Answers a request, one at a time, in the order in which they come.
+
+    Returns:
+        The answer, and its frames.
+    """
+    async with responder.turn:
+        reply = await _answer(responder, parent)
+    try:
+        return reply, dump(reply)
+    except Exception as error:  # whoever waits must not wait for ever
+        return reply, dump(failure(error))
 
 
 async def _answer(responder: Responder, parent: Any) -> Any:

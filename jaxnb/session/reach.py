@@ -96,7 +96,7 @@ class Reach:
         self._work.end_wait()
         life.require_open()
         return Channel(
-            life.transport,
+            life.transport.direct,
             lambda: life.deaths,
             self._work.in_cells(),
             life.num_processes,

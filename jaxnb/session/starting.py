@@ -19,7 +19,7 @@ from jaxnb.launch.job import QUEUED, Progress
 from jaxnb.launch.placement import Placement
 from jaxnb.lockstep import settings
 from jaxnb.model.cells import CheckRequest, JoinRequest, RequestFailed
-from jaxnb.model.group import ProcessReport
+from jaxnb.model.group import Address, ProcessReport
 from jaxnb.model.scripts import in_notebook
 from jaxnb.options import StartOptions
 from jaxnb.wire.client import Transport, wait_for
@@ -133,12 +133,16 @@ class Starter:
             raise
 
     def _reached(self, report: ProcessReport) -> ProcessReport:
-        """Returns a report with its sentinel's address here: its name in the group's folder."""
-        if report.sentinel is None:
-            return report
-        name = report.sentinel.url.rpartition("/")[2]
-        url = f"ipc://{self._group.directory}/{name}"
-        return replace(report, sentinel=replace(report.sentinel, url=url))
+        """Returns a report with addresses as they are here: their names in the group's folder."""
+        return replace(
+            report, sentinel=self._here(report.sentinel), direct=self._here(report.direct)
+        )
+
+    def _here(self, address: Address | None) -> Address | None:
+        if address is None:
+            return None
+        name = address.url.rpartition("/")[2]
+        return replace(address, url=f"ipc://{self._group.directory}/{name}")
 
     @property
     def _programs_folder(self) -> str:

@@ -7,15 +7,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import capitalized, processes_label
 from jaxnb.launch.deaths import Death, dead_processes, death_error
 from jaxnb.model.cells import Request, RequestFailed
-from jaxnb.wire.client import Transport
-from jaxnb.wire.messages import Exchange, Reply, Unanswered
+from jaxnb.wire.direct import Conversation, Direct
+from jaxnb.wire.messages import Exchange, Unanswered
 
 REPLY_SECONDS = 30.0
 """How long a process may be silent when all it has to do is to answer."""
@@ -46,7 +45,6 @@ _MAY_TAKE_LONG = (
     "Computing, compiling, pickling or unpickling a value (a class's `__reduce__`, "
     "`__setstate__`) may take long"
 )
-_TOO_LATE = "It can no longer be undone: Interrupt takes effect when it has ended."
 
 SendSignal = Callable[[list[int], int], list[int]]
 """Sends a signal to processes; returns those that it may reach."""
@@ -56,7 +54,7 @@ class Channel:
     """Asks processes, one conversation at a time.
 
     Args:
-        transport: The connection.
+        direct: The connections to main threads.
         deaths: Returns who has died so far.
         in_cells: Process index to what it is doing, for those that cannot answer now.
         num_processes: Size of the group.
@@ -70,7 +68,7 @@ class Channel:
 
     def __init__(
         self,
-        transport: Transport,
+        direct: Direct,
         deaths: Callable[[], Sequence[Death]],
         in_cells: Mapping[int, str],
         num_processes: int,
@@ -81,7 +79,7 @@ class Channel:
         joined: Callable[[Mapping[int, Any]], Mapping[int, Request]],
         stopped: Callable[[Iterable[int]], str],
     ) -> None:
-        self._transport = transport
+        self._direct = direct
         self._joined, self._stopped = joined, stopped
         self._deaths = deaths
         self.in_cells = in_cells
@@ -92,7 +90,6 @@ class Channel:
         self._notice = notice
         self._dead_before = set(dead_processes(deaths()))
         self._abandoned: Exception | None = None
-        self._must_finish = False
         self._has_told = False
         self._tells_after = QUIET_SECONDS
 
@@ -114,20 +111,8 @@ class Channel:
         """
         if self._abandoned is not None:
             raise self._abandoned
-        if self._interrupted.is_set() and not self._must_finish:
+        if self._interrupted.is_set():
             raise KeyboardInterrupt
-
-    @contextmanager
-    def uninterruptible(self) -> Iterator[None]:
-        """Lets no interrupt end what is asked in the block, since it cannot be undone.
-
-        The interrupt is not lost: the next :meth:`check` raises it.
-        """
-        self._must_finish = True
-        try:
-            yield
-        finally:
-            self._must_finish = False
 
     @property
     def able(self) -> list[int]:
@@ -171,7 +156,7 @@ class Channel:
         Those of one process come in order. One that does not answer gives an
         :class:`Unanswered`, and nothing after that.
         """
-        exchange = Exchange()
+        talk = Conversation(self._direct)
         left = {i: iter(queue) for i, queue in requests.items()}
         pending = dict.fromkeys(left, 0)
         for index in [i for i in pending if i in self.in_cells]:
@@ -179,7 +164,7 @@ class Channel:
             yield index, Unanswered(index, self.in_cells[index])
         for index in pending:
             pending[index] = sum(
-                self._send_next(exchange, index, left[index]) for _ in range(IN_FLIGHT)
+                self._send_next(talk, index, left[index]) for _ in range(IN_FLIGHT)
             )
         patience = (REPLY_SECONDS if seconds is None else seconds) + nbytes / BYTES_PER_SECOND
         heard_at = time.monotonic()
@@ -187,26 +172,26 @@ class Channel:
             try:
                 self.check()
             except KeyboardInterrupt:
-                if left_over := self._free_after_interrupt(pending, exchange):
+                if left_over := self._free_after_interrupt(pending, talk):
                     raise KeyboardInterrupt(
                         f"Interrupted. {capitalized(processes_label(left_over))} did not finish "
                         f"{'its request' if len(left_over) == 1 else 'their requests'}: the group "
                         "is out of step. Type `%spmd_recover` to continue with the variables."
                     ) from None
                 raise
-            event = exchange.get(TICK_SECONDS)
-            if isinstance(event, Reply) and event.process_index in pending:
-                index = event.process_index
+            reply = talk.get(TICK_SECONDS)
+            if reply is not None and reply.process_index in pending:
+                index = reply.process_index
                 heard_at = time.monotonic()
-                pending[index] += self._send_next(exchange, index, left[index]) - 1
-                answer = self._as_answer(index, event.answer)
+                pending[index] += self._send_next(talk, index, left[index]) - 1
+                answer = self._as_answer(index, reply.answer)
                 patience = self._patience_after(answer, patience, heard_at)
                 yield index, answer
                 continue
             self._tell_who_is_quiet(pending, heard_at)
             late = time.monotonic() > heard_at + patience
             if late:
-                self._free_late(pending, exchange)
+                self._free_late(pending, talk)
             for index in list(pending):
                 lost = self._lost(index)
                 if late and lost is None:
@@ -238,7 +223,7 @@ class Channel:
 
         After a death the request fails whatever the others answer, so they get only a moment more.
         """
-        if not isinstance(answer, Unanswered) or answer.death is None or self._must_finish:
+        if not isinstance(answer, Unanswered) or answer.death is None:
             return patience
         return min(patience, time.monotonic() - heard_at + DEATH_SECONDS)
 
@@ -257,20 +242,20 @@ class Channel:
         self._has_told = True
         self._notice(
             f"waits for {processes_label(pending)}: no answer for {seconds:g} s. "
-            f"{why or _MAY_TAKE_LONG}. {_TOO_LATE if self._must_finish else _CAN_END}"
+            f"{why or _MAY_TAKE_LONG}. {_CAN_END}"
         )
 
-    def _send_next(self, exchange: Exchange, index: int, requests: Iterator[Request]) -> int:
+    def _send_next(self, talk: Conversation, index: int, requests: Iterator[Request]) -> int:
         """Sends the next request of a process; returns how many were sent: none after the last."""
         request = next(requests, None)
         if request is None:
             return 0
         if self._lost(index) is None:  # else what waits for the answer will notice
-            self._transport.send_to(exchange, index, request)
+            talk.send(index, request)
         return 1
 
     def _free_after_interrupt(
-        self, pending: Mapping[int, int], exchange: Exchange
+        self, pending: Mapping[int, int], talk: Conversation
     ) -> Sequence[int]:
         """Interrupts processes until all have answered, or until the next interrupt.
 
@@ -295,19 +280,19 @@ class Channel:
                 )
             return self._interrupted.is_set() and told
 
-        if busy := self._free(pending, exchange, is_enough):
+        if busy := self._free(pending, talk, is_enough):
             self._give_up(busy)
         self._interrupted.set()
         return busy
 
-    def _free_late(self, pending: Mapping[int, int], exchange: Exchange) -> None:
+    def _free_late(self, pending: Mapping[int, int], talk: Conversation) -> None:
         deadline = time.monotonic() + FREE_SECONDS
-        self._free(pending, exchange, lambda busy: time.monotonic() > deadline)
+        self._free(pending, talk, lambda busy: time.monotonic() > deadline)
 
     def _free(
         self,
         pending: Mapping[int, int],
-        exchange: Exchange,
+        talk: Conversation,
         is_enough: Callable[[list[int]], bool],
     ) -> list[int]:
         """Interrupts processes that are busy with what nobody waits for: a user's ``__reduce__``.
@@ -325,11 +310,11 @@ class Channel:
                 return sorted(counts)
             reached = self._send_signal(sorted(counts), signal.SIGINT)
             counts = {i: counts[i] for i in reached}
-            event = exchange.get(TICK_SECONDS)
-            while event is not None:
-                if isinstance(event, Reply) and event.process_index in counts:
-                    counts[event.process_index] -= 1
-                event = exchange.get(0)
+            reply = talk.get(TICK_SECONDS)
+            while reply is not None:
+                if reply.process_index in counts:
+                    counts[reply.process_index] -= 1
+                reply = talk.get(0)
         return []
 
     def _lost(self, index: int) -> Unanswered | None:
@@ -356,7 +341,7 @@ class Channel:
         if self._abandoned is not None:
             return  # the processes have ended, or are about to
         for index in set(requests) & set(self.able):
-            self._transport.send_to(Exchange(), index, requests[index])
+            self._direct.send(index, requests[index], into=None)
 
     def _as_answer(self, index: int, answer: Any) -> Any:
         if isinstance(answer, RequestFailed):

@@ -19,7 +19,9 @@ from jaxnb.compat.ipyparallel import RawClient
 from jaxnb.errors import ProcessDiedError
 from jaxnb.labels import capitalized, processes_label
 from jaxnb.model.cells import CellRequest, Request
+from jaxnb.wire.direct import Direct
 from jaxnb.wire.messages import (
+    AFTER_KEY,
     METADATA_KEY,
     MORE_KEY,
     Exchange,
@@ -74,6 +76,11 @@ class Transport:
         connection: The controller's connection information for clients.
         on_stray: Called, in the client's thread, for output that belongs to no request that
             is still running: a thread of an earlier cell prints.
+
+    Attributes:
+        engine_ids: Process index to the number of its engine.
+        direct: What reaches the processes past the controller, once they have joined. What is sent
+            here is answered after what was sent there before.
     """
 
     def __init__(self, connection: Mapping[str, Any], on_stray: Callable[[Output], None]) -> None:
@@ -86,6 +93,7 @@ class Transport:
         self._last: dict[int, _Sent] = {}  # to each process
         self._ended = threading.Condition()
         self.engine_ids: dict[int, int] = {}
+        self.direct = Direct(self.key, ())
 
     @property
     def key(self) -> bytes:
@@ -136,6 +144,7 @@ class Transport:
         self._uuids = {index: name.encode() for index, name in identities.items()}
         self._last.clear()
         self._requests.clear()  # of processes that have ended
+        self.direct = Direct(self.key, ())
         self.engine_ids = {index: engine_ids[name] for index, name in identities.items()}
 
     def unheard(self, seconds: float) -> list[int]:
@@ -182,7 +191,7 @@ class Transport:
         if self._client.is_closed:
             raise OSError("the connection to the controller is closed")
         session, frames = self._client.session, dump(request)
-        metadata: dict[str, Any] = {METADATA_KEY: digest(*frames)}
+        metadata = {METADATA_KEY: digest(*frames), AFTER_KEY: self.direct.sent[index]}
         has_output = isinstance(request, CellRequest)
         message = session.msg("apply_request", metadata=metadata)
         identity = self._uuids[index]

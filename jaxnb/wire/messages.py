@@ -40,6 +40,9 @@ def load(frames: Sequence[Any]) -> Any:
 METADATA_KEY = "jaxnb"
 """Marks a request or reply as jaxnb's; its value is :func:`digest` of the buffers."""
 
+AFTER_KEY = "jaxnb_after"
+"""With a request by the controller: how many have been sent past it before, to this process."""
+
 
 def digest(*buffers: Any) -> str:
     """Returns a digest of buffers, for the metadata of the message that carries them."""

@@ -51,3 +51,39 @@ def adjacent(value: Any) -> Any:
 def _repeats(array: np.ndarray[Any, Any]) -> list[bool]:
     """Returns for each dimension whether all that is along it is the same element in memory."""
     return [step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True)]
+
+
+_PLAIN = frozenset((bool, int, float, complex, str, bytes, bytearray, range, slice, type(None)))
+
+_CONTAINERS = (list, tuple, set, frozenset)
+
+MOST_PLAIN = 10_000
+"""A value of more parts is not looked through."""
+
+
+def is_plain(value: Any, *arrays: type) -> bool:
+    """Whether a value is pickled and unpickled without code of the user's.
+
+    It has plain data and arrays then. Types are compared and no object is asked, so none of that
+    code is run here either.
+
+    Args:
+        value: The value.
+        arrays: The classes of arrays that it may have beside NumPy's.
+    """
+    left = [value]
+    for _ in range(MOST_PLAIN):
+        if not left:
+            return True
+        part = left.pop()
+        kind = type(part)
+        if kind in _CONTAINERS:
+            left += part
+        elif kind is dict:
+            left += [*part, *part.values()]
+        elif kind is np.ndarray or (kind.__module__ == "numpy" and issubclass(kind, np.generic)):
+            if part.dtype.hasobject:
+                return False
+        elif kind not in _PLAIN and not issubclass(kind, arrays):
+            return False
+    return False

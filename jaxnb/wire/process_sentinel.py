@@ -7,7 +7,6 @@ import importlib
 import math
 import os
 import re
-import secrets
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 from jupyter_client.session import Session
 
-from jaxnb.launch.folder import sentinel_name
-from jaxnb.model.group import SentinelAddress, SentinelFault
+from jaxnb.model.group import Address, SentinelFault
 from jaxnb.wire.messages import METADATA_KEY, digest, dump
 
 if TYPE_CHECKING:
@@ -85,21 +83,18 @@ MOST_WAITING = 100
 """Messages of one connection that wait to be read; more wait where they are sent."""
 
 
-class Sentinel:
-    """Answers the notebook's questions about this process, whatever its main thread does.
+class Listener:
+    """A socket that takes the notebook's messages, and drops what others send.
 
-    It has a thread and a socket of its own, sleeps between questions, and ends with the process.
-
-    Questions are JSON and name a function; none is unpickled. Answers are pickled. Messages are
-    signed with the cluster's key. Messages that are unsigned, replayed, or meant for another
-    process are dropped without an answer.
+    Messages are signed with the cluster's key. Those that are unsigned, replayed, or meant for
+    another process are dropped without an answer.
 
     Args:
         key: The cluster's key.
         folder: Where its socket is, which only this user can reach.
-        process_index: This process.
-        answer_call: Calls a function by its name, with arguments, and returns its answer; it must
-            be quick.
+        name: The socket's name there.
+        token: What its messages have to hold.
+        largest_bytes: The largest part of a message; -1 for any.
 
     Attributes:
         address: How to reach it.
@@ -107,48 +102,44 @@ class Sentinel:
     """
 
     def __init__(
-        self,
-        key: bytes,
-        folder: str,
-        process_index: int,
-        answer_call: Callable[[str, Mapping[str, Any]], Any],
+        self, key: bytes, folder: str, name: str, token: str, largest_bytes: int = -1
     ) -> None:
-        self._process_index = process_index
-        self._answer_call = answer_call
         self._session = Session(key=key)
-        # Of its own: the kernel closes its context while this thread may still be asked.
+        # Of its own: the kernel closes its context while this one may still be asked.
         self._socket = zmq.Context().socket(zmq.ROUTER)
-        url = _bind(self._socket, folder, process_index)
-        self.address = SentinelAddress(url, secrets.token_hex(16))
+        self.address = Address(f"ipc://{folder}/{name}", token)
+        _bind(self._socket, self.address.url, largest_bytes)
         self.dropped = 0
         self._newest = -math.inf
         self._heard: dict[str, float] = {}
-        threading.Thread(target=self._serve, name="jaxnb-sentinel", daemon=True).start()
 
-    def _serve(self) -> None:
-        while True:
-            parts = self._socket.recv_multipart()
-            try:
-                identities, frames = self._session.feed_identities(parts)
-                message = self._session.deserialize(frames)
-                self._note_once(message["header"]["msg_id"], float(message["content"]["sent"]))
-                if message["content"]["token"] != self.address.token:
-                    raise PermissionError  # a message to another process, replayed
-            except Exception:  # whatever came, it was not the notebook's; the next may be
-                self.dropped += 1
-                continue
-            self._send(identities, message, self._answer(message["content"]))
+    @property
+    def fd(self) -> int:
+        """A file to be read when a message may have come, if :meth:`has_message` said no before."""
+        return int(self._socket.FD)
 
-    def _answer(self, content: Mapping[str, Any]) -> list[Any]:
-        """Returns the frames of an answer; what fails here must not pass for silence."""
-        name = str(content.get("function"))
+    def has_message(self) -> bool:
+        """Whether a message waits to be received."""
+        return bool(int(self._socket.EVENTS) & zmq.POLLIN)
+
+    def receive(self) -> tuple[list[bytes], dict[str, Any]] | None:
+        """Waits for a message; returns whom to answer, and it. None for one that was dropped."""
+        parts = self._socket.recv_multipart()
         try:
-            return dump(self._answer_call(name, content["data"]))
-        except (Exception, SystemExit) as error:
-            told = f"{type(error).__name__}: {error}"
-            return dump(SentinelFault(self._process_index, name.rpartition(".")[2], told))
+            identities, frames = self._session.feed_identities(parts)
+            message = self._session.deserialize(frames)
+            self._note_once(message["header"]["msg_id"], float(message["content"]["sent"]))
+            if message["content"]["token"] != self.address.token:
+                raise PermissionError  # a message to another process, replayed
+        except Exception:  # whatever came, it was not the notebook's; the next may be
+            self.dropped += 1
+            return None
+        return identities, message
 
-    def _send(self, identities: list[bytes], message: dict[str, Any], frames: list[Any]) -> None:
+    def answer(
+        self, identities: list[bytes], message: Mapping[str, Any], frames: list[Any]
+    ) -> None:
+        """Answers a message with frames, which are signed."""
         signed = {METADATA_KEY: digest(*frames)}
         reply = self._session.msg("reply", {}, parent=message["header"], metadata=signed)
         with contextlib.suppress(zmq.ZMQError):  # whoever asked has gone
@@ -168,18 +159,53 @@ class Sentinel:
             del self._heard[oldest[0]]
 
 
-def _bind(listening: zmq.Socket[bytes], folder: str, process_index: int) -> str:
-    """Binds a socket in a folder; what waits in it is bounded, whoever sends.
+class Sentinel:
+    """Answers the notebook's questions about this process, whatever its main thread does.
 
-    Returns:
-        Where it is to be reached.
+    It has a thread and a socket of its own, sleeps between questions, and ends with the process.
+
+    Questions are JSON and name a function; none is unpickled. Answers are pickled.
+
+    Args:
+        listener: Where questions come.
+        process_index: This process.
+        answer_call: Calls a function by its name, with arguments, and returns its answer; it must
+            be quick.
     """
+
+    def __init__(
+        self,
+        listener: Listener,
+        process_index: int,
+        answer_call: Callable[[str, Mapping[str, Any]], Any],
+    ) -> None:
+        self._listener = listener
+        self._process_index = process_index
+        self._answer_call = answer_call
+        threading.Thread(target=self._serve, name="jaxnb-sentinel", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            if (received := self._listener.receive()) is not None:
+                identities, message = received
+                self._listener.answer(identities, message, self._answer(message["content"]))
+
+    def _answer(self, content: Mapping[str, Any]) -> list[Any]:
+        """Returns the frames of an answer; what fails here must not pass for silence."""
+        name = str(content.get("function"))
+        try:
+            return dump(self._answer_call(name, content["data"]))
+        except (Exception, SystemExit) as error:
+            told = f"{type(error).__name__}: {error}"
+            return dump(SentinelFault(self._process_index, name.rpartition(".")[2], told))
+
+
+def _bind(listening: zmq.Socket[bytes], url: str, largest_bytes: int) -> None:
+    """Binds a socket; what waits in it is bounded, whoever sends."""
     listening.linger = 0
-    listening.maxmsgsize = LARGEST_BYTES
+    listening.maxmsgsize = largest_bytes
     listening.rcvhwm = MOST_WAITING
     # a second lock where this build of ZeroMQ has it; the folder's mode is the first
     with contextlib.suppress(zmq.ZMQError):
         listening.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
-    url = f"ipc://{folder}/{sentinel_name(process_index, os.getpid())}"
     listening.bind(url)
-    return url

@@ -105,7 +105,7 @@ class Sentinels:
                 if not (ready := poller.poll(int(left * 1e3))):
                     break
                 for each, _ in ready:
-                    question, frames = _received(session, each)
+                    question, frames = received(session, each)
                     if question in waiting:
                         index = waiting.pop(question)
                         found[index] = _loaded(index, function, frames)
@@ -125,7 +125,7 @@ class Sentinels:
         }
 
 
-def _received(session: Session, socket: Any) -> tuple[str, list[Any]]:
+def received(session: Session, socket: Any) -> tuple[str, list[Any]]:
     """Returns which question was answered, and how; none where it is not the process's word.
 
     Of a dead process's address another program may have taken hold.

@@ -191,7 +191,7 @@ def test_a_cell_is_not_run_for_another(
 
 
 ASK = """
-for url, token in told["sentinels"]:
+for url, token in told["addresses"]:
     asker = context.socket(zmq.DEALER)
     asker.linger = 0
     asker.connect(url)
@@ -204,16 +204,18 @@ for url, token in told["sentinels"]:
 """
 
 
-def sentinels_of(session: Session) -> list[tuple[str, str]]:
-    found = [report.sentinel for report in session._life.reports]
+def addresses_of(session: Session) -> list[tuple[str, str]]:
+    found = [each for report in session._life.reports for each in (report.sentinel, report.direct)]
     return [(each.url, each.token) for each in found if each is not None]
 
 
 @pytest.mark.usefixtures("patient_answers")
-def test_a_sentinel_does_not_answer_another(session: Session, nobody: pwd.struct_passwd) -> None:
-    told = {"sentinels": sentinels_of(session), "key": key_of(session)}
+def test_no_thread_of_a_process_answers_another(
+    session: Session, nobody: pwd.struct_passwd
+) -> None:
+    told = {"addresses": addresses_of(session), "key": key_of(session)}
     mine, others = both(ASK, nobody, **told)
-    assert len(mine) == session.num_processes
+    assert len(mine) == 2 * session.num_processes
     assert others == []
     assert sorted(session.where()) == list(range(session.num_processes))
 
@@ -226,7 +228,7 @@ def look(what, read):
             found.append(what)
 target = numpy.zeros(told["size"], numpy.uint8)
 def directly():
-    peer_memory.read(told["pid"], told["address"], target)
+    peer_memory.read(told["pid"], (told["address"], target))
     return target.tobytes().decode() == told["secret"]
 def by_file():
     with open(f"/proc/{told['pid']}/mem", "rb", 0) as file:
@@ -320,11 +322,11 @@ def test_an_open_folder_lets_nobody_ask_or_agree(
     """A second lock: who connects is asked for its user id, before anything is spent on it."""
     assert session.run(SUM).value == 8
     folder = Path(session._life.cluster.directory)
-    told = {"sentinels": sentinels_of(session), "key": key_of(session)}
+    told = {"addresses": addresses_of(session), "key": key_of(session)}
     conductor = [path for path in sockets_of(session) if "/lock-" in path]
     with opened(folder):
         mine, others = both(ASK, nobody, **told)
-        assert (len(mine), others) == (session.num_processes, [])
+        assert (len(mine), others) == (2 * session.num_processes, [])
         mine, others = both(CONNECT, nobody, sockets=conductor, asks=True)
         assert mine == others == conductor  # both are hung up on, the one for what it says
         assert eavesdropped(session, nobody) == []

@@ -346,6 +346,52 @@ def test_slices_move_what_they_take(
         assert moved_bytes(moved) == SLICES[text] * 4
 
 
+ON_ACCELERATOR = """
+from jaxnb.arrays import process_describe
+kept = process_describe._is_in_host_memory, process_describe.MAX_UNCUT_BYTES
+kept_view, copied = process_describe.host_view, []
+def counting(data):
+    copied.append(data.size)
+    return kept_view(data)
+process_describe._is_in_host_memory = lambda data: False
+process_describe.MAX_UNCUT_BYTES = 1024
+process_describe.host_view = counting
+"""
+COMPUTING = """
+kept_computed = process_describe.process_recorded.still_computed
+process_describe.process_recorded.still_computed = lambda: ("a computation",)
+"""
+ON_CPU = """
+process_describe.process_recorded.still_computed = kept_computed
+process_describe._is_in_host_memory, process_describe.MAX_UNCUT_BYTES = kept
+process_describe.host_view = kept_view
+"""
+
+
+def test_a_slice_of_an_accelerator_is_cut_there(session: Session) -> None:
+    """On the CPU, which is told that it is one: no shard is copied to the host as a whole."""
+
+    def pulled(text: str) -> int:
+        """Pulls a slice; returns how many elements were copied to the host, of all shards."""
+        session.run("copied.clear()")
+        expected = eval(text, {"x": whole((1024, 512))})
+        assert_same(np.asarray(session.pull(text, lazy=False)), expected)
+        return sum(told.value for told in session.run("sum(copied)").per_process.values())
+
+    session.run(MESH + "x = make((1024, 512), 'data', 'model')")
+    session.run(ON_ACCELERATOR)
+    try:
+        copied = {text: pulled(text) for text in SLICES}
+        dense = [text for text in SLICES if ":-" not in text]
+        assert {text: copied[text] for text in dense} == {text: SLICES[text] for text in dense}
+        assert max(copied.values()) < 1024 * 512 / 2
+        # While something is computed that may never end, it is copied: that waits for nothing.
+        session.run(COMPUTING)
+        assert pulled("x[0]") == 2 * 256 * 256
+    finally:
+        session.run(ON_CPU)
+
+
 def test_indices_out_of_range(session: Session) -> None:
     session.run(MESH + "x = make((8, 6), 'data', 'model');")
     message = r"`x\[8\]`: index 8 is out of bounds for axis 0 with size 8; the array has shape"

@@ -352,7 +352,7 @@ def test_by_messages_where_memory_is_out_of_reach(
     arrays = {name: SOURCES[name] for name in ("strided", "big-endian, strided")}
     session.push(x=arrays, n=np.arange(3_000_001, dtype=np.int16)[::2], mesh="mesh")
     assert any(is_for(request, "write") for request in sent)
-    assert sum(is_for(request, "bind") for request in sent) == 4
+    assert sum(is_for(request, "build") for request in sent) == 4
     for name, array in arrays.items():
         assert_there(session, f"x['{name}']", np.array(array, np.float32))
         assert_same(session.pull(f"x['{name}']", lazy=False), np.array(array, np.float32))

@@ -211,31 +211,29 @@ def test_what_cannot_be_pickled(session: Session, no_writes: None, value: Any) -
     assert_not_bound(session)
 
 
-@pytest.mark.parametrize("step", ["build", "bind"])
-def test_an_interrupt_before_the_binding_binds_nothing_and_later_it_says_so(
+@pytest.mark.parametrize("step", ["place", "release"])
+def test_an_interrupt_before_the_end_binds_nothing_and_later_it_says_so(
     session: Session, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     session.run("x = 'old'")
-    ask = Channel.ask
+    does = "ask" if step == "place" else "tell"
+    original = getattr(Channel, does)
 
     def interrupt(self: Channel, requests: Any, *more: Any) -> Any:
-        asked = any(is_for(request, step) for request in requests.values())
-        if asked and step == "bind":
-            signal.raise_signal(signal.SIGINT)
-        answers = ask(self, requests, *more)
-        if asked and step == "build":
+        answers = original(self, requests, *more)
+        if any(is_for(request, step) for request in requests.values()):
             signal.raise_signal(signal.SIGINT)
         return answers
 
     with monkeypatch.context() as patch:
-        patch.setattr(Channel, "ask", interrupt)
+        patch.setattr(Channel, does, interrupt)
         with pytest.raises(KeyboardInterrupt) as raised:
             session.push(x="new")
-    if step == "bind":
+    if step == "release":
         assert re.search(r"too late: `x` was pushed.*new values", str(raised.value))
     else:
         assert str(raised.value) == ""
-    assert_not_bound(session, old="new" if step == "bind" else "old")
+    assert_not_bound(session, old="new" if step == "release" else "old")
     assert open_transfers(session) == 0
 
 
@@ -275,3 +273,21 @@ def test_what_only_stands_for_something_is_not_pushed_back(session: Session) -> 
         session.push(held=held)
     assert session.run("held['scale'](7)").value == 7
     session.push(held={"n": held["n"]})
+
+
+def test_what_one_process_refuses_is_undone_on_the_others(session: Session) -> None:
+    """Little data are bound by the first answer: what a name was bound to before, it is again."""
+    session.run(MESH + "x, older = 'old', mesh\nhidden = 'x' in get_ipython().user_ns_hidden")
+    session.run("del mesh", ranks=[1])
+    names = "sorted(set(globals()) & {'x', 'y', 'jnp'}), 'jnp' in get_ipython().user_ns_hidden"
+    before = session.run(names).value
+    for _ in range(2):
+        with pytest.raises(UsageError, match="There is no `mesh` on the processes"):
+            session.push(x=1, y=np.zeros(8), jnp=2, mesh="mesh")
+        assert session.run(names).value == before
+        assert session.run("x, jnp.ones(1).size").value == ("old", 1)
+    assert open_transfers(session) == 0
+    session.run("mesh = older")
+    session.push(x=1, y=np.zeros(8), mesh="mesh")
+    assert session.run("int(x), y.size").value == (1, 8)
+    assert open_transfers(session) == 0

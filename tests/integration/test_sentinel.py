@@ -24,7 +24,7 @@ from jupyter_client.session import Session as Signer
 
 import jaxnb
 from jaxnb.errors import UsageError
-from jaxnb.model.group import SentinelAddress, SentinelFault
+from jaxnb.model.group import Address, SentinelFault
 from jaxnb.session import Session
 from jaxnb.wire.messages import METADATA_KEY, digest, dump
 from jaxnb.wire.sentinels import WHERE, Sentinels
@@ -34,14 +34,14 @@ ALL = [0, 1, 2, 3]
 DROPPED = """
 import gc
 from jaxnb.wire.process_sentinel import Sentinel
-(sentinel,) = (thing for thing in gc.get_objects() if type(thing) is Sentinel)
+(sentinel,) = (thing._listener for thing in gc.get_objects() if type(thing) is Sentinel)
 dropped = sentinel.dropped
 del sentinel
 dropped
 """
 
 
-def address_of(session: Session, index: int) -> SentinelAddress:
+def address_of(session: Session, index: int) -> Address:
     address = session._life.reports[index].sentinel
     assert address is not None
     return address
@@ -63,7 +63,7 @@ def until_dropped(session: Session, count: int, index: int = 0) -> None:
 
 
 @contextmanager
-def connected(address: SentinelAddress) -> Iterator[zmq.Socket[bytes]]:
+def connected(address: Address) -> Iterator[zmq.Socket[bytes]]:
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
     socket.connect(address.url)
@@ -184,7 +184,7 @@ def test_an_answer_that_is_not_signed_whole_is_not_read(
 
     thread = threading.Thread(target=answer)
     thread.start()
-    stranger = SentinelAddress(f"tcp://127.0.0.1:{port}", "t")
+    stranger = Address(f"tcp://127.0.0.1:{port}", "t")
     sentinels = Sentinels(key_of(alone), [replace(alone._life.reports[0], sentinel=stranger)])
     try:
         while thread.is_alive():  # until it has answered

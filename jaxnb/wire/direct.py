@@ -1,0 +1,107 @@
+"""Asking the processes' main threads, past the ipyparallel controller."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import Any
+
+import zmq
+from jupyter_client.session import Session
+
+from jaxnb.model.cells import Request
+from jaxnb.model.group import Address, ProcessReport
+from jaxnb.wire.messages import METADATA_KEY, Reply, digest, dump, load
+from jaxnb.wire.sentinels import received
+
+
+class Direct:
+    """Connections to the main threads of a group's processes.
+
+    For one thread at a time: who has the turn.
+
+    Args:
+        key: The cluster's key.
+        reports: What the processes said when they joined.
+
+    Attributes:
+        sent: How many requests were sent to each process.
+    """
+
+    def __init__(self, key: bytes, reports: Iterable[ProcessReport]) -> None:
+        self._session = Session(key=key)
+        self._addresses = {r.process_index: r.direct for r in reports if r.direct is not None}
+        self._sockets: dict[int, Any] = {}
+        self._poller = zmq.Poller()
+        self._asked: dict[str, tuple[int, deque[Reply]]] = {}
+        self.sent: Counter[int] = Counter()
+
+    def __del__(self) -> None:
+        # Not sooner: who was abandoned when the group ended may wait for replies still.
+        for socket in self._sockets.values():
+            socket.close()
+
+    def send(self, index: int, request: Request, into: deque[Reply] | None) -> None:
+        """Sends a request to a process.
+
+        Args:
+            index: The process.
+            request: The request.
+            into: Where the reply goes; None drops it.
+        """
+        address, frames = self._addresses[index], dump(request)
+        content = {"token": address.token, "sent": time.monotonic()}
+        message = self._session.msg("ask", content, metadata={METADATA_KEY: digest(*frames)})
+        if into is not None:
+            self._asked[message["header"]["msg_id"]] = index, into
+        parts = [*self._session.serialize(message), *frames]
+        self._connected(index, address).send_multipart(parts)
+        self.sent[index] += 1
+
+    def _connected(self, index: int, address: Address) -> Any:
+        if index not in self._sockets:
+            socket: Any = zmq.Context.instance().socket(zmq.DEALER)
+            self._sockets[index] = socket
+            socket.linger = 0
+            socket.connect(address.url)
+            self._poller.register(socket, zmq.POLLIN)
+        return self._sockets[index]
+
+    def receive(self, seconds: float) -> None:
+        """Waits for replies, and puts those that have come where they go."""
+        for socket, _ in self._poller.poll(int(seconds * 1e3)):
+            question, frames = received(self._session, socket)
+            if asked := self._asked.pop(question, None):
+                index, into = asked
+                into.append(Reply(index, _loaded(frames)))
+
+
+class Conversation:
+    """Requests to several processes, and their replies: those of one in the order of the requests.
+
+    Args:
+        direct: The connections.
+    """
+
+    def __init__(self, direct: Direct) -> None:
+        self._direct = direct
+        self._replies: deque[Reply] = deque()
+
+    def send(self, index: int, request: Request) -> None:
+        """Sends a request to a process."""
+        self._direct.send(index, request, self._replies)
+
+    def get(self, seconds: float) -> Reply | None:
+        """Returns the next reply; None if none comes in time."""
+        if not self._replies:
+            self._direct.receive(seconds)
+        return self._replies.popleft() if self._replies else None
+
+
+def _loaded(frames: list[Any]) -> Any:
+    """Returns an answer whose signature was checked; what keeps it from being read, as one."""
+    try:
+        return load(frames)
+    except Exception as unreadable:  # whoever waits must not wait for ever
+        return unreadable
