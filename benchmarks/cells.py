@@ -13,6 +13,7 @@ from itertools import chain
 from statistics import median
 from typing import Any
 
+import psutil
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
@@ -47,10 +48,20 @@ TABS = ("jnp.a", "x.", "state['", "j")
 
 
 class Notebook:
-    """A kernel with its front end's side of the conversation."""
+    """A kernel with its front end's side of the conversation.
 
-    def __init__(self, client: BlockingKernelClient) -> None:
-        self._client = client
+    Args:
+        client: Its connection.
+        pid: Of the kernel's process.
+    """
+
+    def __init__(self, client: BlockingKernelClient, pid: int) -> None:
+        self._client, self._process = client, psutil.Process(pid)
+
+    def processor_seconds(self) -> float:
+        """What the kernel and all that it has started have used of the processor."""
+        those = [self._process, *self._process.children(recursive=True)]
+        return sum(sum(each.cpu_times()[:2]) for each in those)
 
     def run(self, code: str) -> tuple[float, str]:
         """Run a cell; return the seconds until all was here, and the text of its output.
@@ -100,7 +111,7 @@ def notebook(env: dict[str, str]) -> Iterator[Notebook]:
     client.start_channels()
     try:
         client.wait_for_ready(timeout=CELL_TIMEOUT_SECONDS)
-        yield Notebook(client)
+        yield Notebook(client, manager.provisioner.process.pid)
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
@@ -121,16 +132,24 @@ def groups(sides: list[str], num_processes: int) -> Iterator[dict[str, Notebook]
             notebooks[side].run(STOP[side])
 
 
-def empty_cells(notebooks: dict[str, Notebook], blocks: int) -> dict[str, list[float]]:
-    """Milliseconds of empty cells, in blocks that alternate between the notebooks."""
+def empty_cells(
+    notebooks: dict[str, Notebook], blocks: int
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Milliseconds of empty cells, and their processor time; in blocks that alternate."""
+    processor = dict.fromkeys(notebooks, 0.0)
 
     def block(name: str, count: int = CELLS_PER_BLOCK) -> list[float]:
-        return [notebooks[name].run(EMPTY[name])[0] * 1e3 for _ in range(count)]
+        before = notebooks[name].processor_seconds()
+        found = [notebooks[name].run(EMPTY[name])[0] * 1e3 for _ in range(count)]
+        processor[name] += notebooks[name].processor_seconds() - before
+        return found
 
     for name in notebooks:
         block(name, WARM_UP_CELLS)
+    processor = dict.fromkeys(notebooks, 0.0)
     parts = alternate({name: partial(block, name) for name in notebooks}, blocks)
-    return {name: list(chain.from_iterable(found)) for name, found in parts.items()}
+    found = {name: list(chain.from_iterable(each)) for name, each in parts.items()}
+    return found, {name: 1e3 * processor[name] / len(each) for name, each in found.items()}
 
 
 def lines_row(notebooks: dict[str, Notebook], sides: list[str], repetitions: int) -> Row:
@@ -183,8 +202,10 @@ def measure(names: set[str], sides: list[str], quick: bool) -> Iterator[Row]:
         say(f"{size} processes: cells in a notebook")
         with groups(sides, size) as notebooks:
             if "cells" in names:
-                found = empty_cells(notebooks, 1 if quick else 4)
-                note = f"a plain notebook cell in the same run: {median(found['plain']):.2f} ms"
+                found, processor = empty_cells(notebooks, 1 if quick else 5)
+                used = ", ".join(f"{name} {each:.1f} ms" for name, each in processor.items())
+                note = f"a plain notebook cell in the same run: {median(found['plain']):.2f} ms; "
+                note += f"processor time of kernel and processes: {used}"
                 ours, peer = found.get("jaxnb", []), found.get("recipe", [])
                 few = size, median(ours or [0.0])
                 work = f"empty cell, {size} processes, displayed"
@@ -194,9 +215,9 @@ def measure(names: set[str], sides: list[str], quick: bool) -> Iterator[Row]:
     if "cells" in names and "jaxnb" in sides:
         say(f"{MANY} processes: cells in a notebook")
         with groups(["jaxnb"], MANY) as notebooks:
-            found = empty_cells(notebooks, 1 if quick else 4)
+            found, _ = empty_cells(notebooks, 1 if quick else 5)
         each = [milliseconds / MANY for milliseconds in found["jaxnb"]]
-        yield Row(f"empty cell, {MANY} processes, per process", "ms", each, [], limit=3.0)
+        yield Row(f"empty cell, {MANY} processes, per process", "ms", each, [], limit=2.0)
         each = [(milliseconds - few[1]) / (MANY - few[0]) for milliseconds in found["jaxnb"]]
         yield Row(f"empty cell, each process from {few[0]} to {MANY}", "ms", each, [], limit=3.0)
     if "tab" in names and "jaxnb" in sides:
