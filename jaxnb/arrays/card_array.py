@@ -123,7 +123,7 @@ def _sizes(array: ArrayInfo) -> str:
         return format_bytes(total)
     each = " to ".join(format_bytes(size) for size in sorted({min(per_device), max(per_device)}))
     if per_device == {total}:
-        return f"{each} on each device"
+        return f"{each} on {'each' if len(array.shards) > 1 else 'one'} device"
     if copies_of(array) > 1:
         return f"{format_bytes(total)} on each process, {each} per device"
     return f"{format_bytes(total)}, {each} per device"

@@ -274,6 +274,8 @@ def error_card(result: CellResult, *, ansi: bool = False, is_whole: bool = False
         else:
             body = [Pre(_body(result, group, ansi=True))]
             text = by_words(_body(result, group, ansi=ansi, is_whole=is_whole))
+        if name == "DivergenceError" and not told and i == 0:
+            body.append(Note("`%spmd_help divergence` says what to do.", "dim"))
         folds.append(Fold(summary, body, opened=i == 0))
         where = _details(groups, i, told_in=strip_ansi(text))
         heading = f"{name}: {odd}" if odd else f"{name} on {where}"

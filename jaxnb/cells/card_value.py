@@ -46,7 +46,23 @@ def value_card(result: CellResult, outputs: Outputs = "merged") -> Card:
         return array_card(array, note=_not_run_note(result, array))
     if agreement in (Agreement.SAME, Agreement.SUSPECT, Agreement.UNVERIFIED) and outputs != "all":
         return _same_card(result, array)
-    return by_process_card(result, outputs)
+    return stacked([by_process_card(result, outputs), _unlike_card(result)])
+
+
+def _unlike_card(result: CellResult) -> Card:
+    """Says of arrays that span processes that they are not one, where their shapes differ."""
+    arrays = [_array(ran) for ran in result.per_process.values()]
+    shapes = {each.shape for each in arrays if each is not None and not each.fully_addressable}
+    if len(shapes) < 2:
+        return NOTHING
+    return card_of(Note(_UNLIKE), tone="warn")
+
+
+_UNLIKE = (
+    "This is not one array: it spans the processes, and its shape differs between them. What is "
+    "computed with it diverges. All processes have to give it the same global shape, and as much "
+    "data as their devices hold of it."
+)
 
 
 def _same_card(result: CellResult, array: ArrayInfo | None) -> Card:

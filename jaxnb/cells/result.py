@@ -261,7 +261,8 @@ class CellResult:
                 return Agreement.DIFFERENT
             if replicas_differ:
                 return Agreement.REPLICAS_DIFFER
-            if not arrays[0].fully_replicated:
+            # Of an array on one device of one process there is no replica either.
+            if not arrays[0].fully_replicated or len(arrays[0].shards) == 1 < len(arrays):
                 return Agreement.SHARDED
             if array is None or array.deleted or len(self.per_process) == 1:
                 return Agreement.SAME

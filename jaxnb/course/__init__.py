@@ -10,6 +10,8 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from jaxnb.options import suggest
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -54,7 +56,8 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(f"jaxnb.course.{_HOMES[name]}"), name)
     if not name.startswith("_") and (found := exercises().get(name)):
         return found
-    raise AttributeError(f"module 'jaxnb.course' has no exercise {name!r}; `course.list()`")
+    near = suggest(name, exercises())
+    raise AttributeError(f"There is no exercise {name!r}.{near} `course.list()` lists them.")
 
 
 def __dir__() -> tuple[str, ...]:

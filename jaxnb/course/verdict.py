@@ -152,7 +152,7 @@ def _table(differences: Sequence[Difference]) -> Table:
         Column("wanted", optional=True, wrap=True),
     ]
     rows: list[Row] = [
-        [ranks_label(processes), device, where, Cell(has, "code"), Cell(wanted, "code")]
+        [ranks_label(processes), device, where, Cell(has, "pre"), Cell(wanted, "pre")]
         for (device, where, has, wanted), processes in who.items()
     ]
     left_out = len(rows) - MOST_DIFFERENCES
@@ -183,7 +183,11 @@ def exercise_card(exercise: Exercise) -> Card:
         Note(exercise.task),
         Pre(exercise.start),
         Facts(limits, look="dim"),
-        Note(f"{_to_type(exercise.listed, 'check')} in a plain cell. {WORDS}", "dim"),
+        Note(
+            f"Define it in a `%%spmd` cell. {_to_type(exercise.listed, 'check')} in a plain one. "
+            f"{WORDS}",
+            "dim",
+        ),
     )
 
 

@@ -170,12 +170,12 @@ def _summary(
             if one and other and one[1] == other[1]:
                 at = _at(ours[i].source or theirs[j].source)
                 return (
-                    f"They differ in a constant ({one[1]}){at}: {one[2]} on {labels[0]}, "
+                    f"The programs differ in a constant ({one[1]}){at}: {one[2]} on {labels[0]}, "
                     f"{other[2]} on {labels[1]}."
                 )
         sources = (line.source for line in (*ours[a:b], *theirs[c:d]) if line.source)
-        return f"They differ first{_at(next(sources, ''))}: see below."
-    return "They differ so late in a long program that it is not shown."
+        return f"The programs differ first{_at(next(sources, ''))}."
+    return "The programs differ so late in a long program that it is not shown."
 
 
 def _at(source: str) -> str:

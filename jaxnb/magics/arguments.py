@@ -62,10 +62,15 @@ class MagicParser(argparse.ArgumentParser):
             known = offers or tuple(action.choices or ())
             self.offers |= dict.fromkeys(action.option_strings or (FIRST_WORD,), known)
 
+    @property
+    def asked_by(self) -> str:
+        """What shows its options: IPython runs no magic of a cell that has nothing below it."""
+        return f"{self.prog}?" if self.prog.startswith("%%") else f"{self.prog} --help"
+
     def error(self, message: str) -> NoReturn:
         """Raises; argparse itself would end the notebook's process."""
         end = "" if message.endswith(("?", ".")) else "."
-        raise UsageError(f"{self.prog}: {message}{end} Type `{self.prog} --help` for all options.")
+        raise UsageError(f"{self.prog}: {message}{end} Type `{self.asked_by}` for all options.")
 
     def parse_line(self, line: str) -> argparse.Namespace:
         """Parses a magic's line.

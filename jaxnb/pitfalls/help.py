@@ -25,19 +25,27 @@ def page(name: str) -> str:
     files = {each.stem: each for each in sorted(pages.glob("*.md"))}
     files = {stem: each for stem, each in files.items() if stem not in ("index", "glossary")}
     if not name:
-        listed = (f"- `%spmd_help {each}`" for each in (*files, "glossary"))
-        head = "What JAX does without a word, a page each, and a glossary:"
-        return "\n".join([head, "", *listed])
+        titles = {
+            each: path.read_text().partition("\n")[0].strip("# ") for each, path in files.items()
+        }
+        listed = [f"- `%spmd_help {each}`: {title}" for each, title in titles.items()]
+        head = "What JAX does without a word, a page each:"
+        return "\n".join(
+            [head, "", *listed, "", f"Words (`%spmd_help glossary`): {', '.join(words)}."]
+        )
     if name == "glossary":
         return "\n\n".join(words.values())
-    found = one_of("page or word", name, (*files, "glossary", *words), "Nothing was shown.")
+    by_case = {word.casefold(): word for word in words}
+    known = (*files, "glossary", *words)
+    found = one_of("page or word", by_case.get(name.casefold(), name), known, "Nothing was shown.")
     return words[found] if found in words else files[found].read_text()
 
 
 def _words(glossary: Path) -> dict[str, str]:
     """Returns the entries by their words: ``"explicit axes"``."""
     entries = glossary.read_text().partition(":::{glossary}\n")[2]
-    plain = _ROLE.sub(r"*\1*", entries)
+    entries = entries.replace("{doc}`pitfalls/", "`%spmd_help ")
+    plain = _ROLE.sub(r"page *\1*", entries)
     return {
         word.strip("`"): f"**{word}**: {' '.join(text.split())}"
         for word, text in _ENTRY.findall(plain)

@@ -217,7 +217,8 @@ def _near_axis(error: BaseException, code_name: str) -> str:
     """Returns which axis of the code's meshes was probably meant; or nothing."""
     meshes = [x for x in _names_at(error, code_name).values() if isinstance(x, jax.sharding.Mesh)]
     names = [name for mesh in meshes for name in mesh.axis_names if isinstance(name, str)]
-    return suggest(str(unbound_axis(error)), names)
+    axis = str(unbound_axis(error))
+    return "" if axis in names else suggest(axis, names)
 
 
 def _line_of(error: BaseException, code_name: str) -> int | None:

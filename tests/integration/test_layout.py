@@ -92,6 +92,20 @@ kinds = make(P("data"), host.astype(np.int32 if process_index == 2 else np.float
 """
 
 
+def test_what_is_no_replica_is_not_called_one(session: Session) -> None:
+    found = session.run("jax.device_put(jnp.ones(3) * (1 + process_index), jax.devices()[0])")
+    text = value_card(found).text
+    assert "12 B on one device" in text
+    assert "replica" not in text
+
+
+def test_arrays_whose_shape_differs_by_process_are_told_not_to_be_one(session: Session) -> None:
+    session.run("whole = NamedSharding(jax.make_mesh((jax.device_count(),), ('i',)), P('i'))")
+    rows = "np.ones(jax.local_device_count() * (1 + process_index))"
+    found = session.run(f"jax.make_array_from_process_local_data(whole, {rows})")
+    assert "This is not one array: it spans the processes" in value_card(found).text
+
+
 def test_layouts_say_where_replicas_differ_and_where_parts_are_gone(session: Session) -> None:
     session.run(ODD_ONES + "tree = {'process': process, 'device': device, 'gone': gone}")
     for name in ("process", "device"):

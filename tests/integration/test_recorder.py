@@ -143,7 +143,9 @@ def test_how_programs_differ_is_shown(group: Session) -> None:
     code = "float(jax.jit(lambda a: (a * (3 if process_index else 4)).sum())(x))"
     result = refused(group, code, sink=sink)
     (text,) = sink.notices
-    constant = r"They differ in a constant \(f32\[\]\) at line 1 of cell \[\d+\]: [34] on process"
+    constant = (
+        r"The programs differ in a constant \(f32\[\]\) at line 1 of cell \[\d+\]: [34] on process"
+    )
     assert re.search(constant, text)
     assert re.search(r"[-+]f32\[\] constant\(3\)   # line 1 of cell", text)
     assert len(text.splitlines()) < 24

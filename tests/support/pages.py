@@ -46,16 +46,17 @@ def programs_text() -> str:
     """Returns the six programs, each with what it sends by hand."""
     parts = [f"All of them begin with\n\n```python\n{COMMON.strip()}\n```"]
     for name, program in PROGRAMS.items():
-        code = f"```python\n{program.setup.strip()}\n\n{program.call}\n```"
+        code = f"```python\n{program.setup.strip()}\n```"
+        call = f"```python\n%spmd_collectives {program.call}\n```"
         lines = [
             (row.kind, f"{', '.join(row.axes)}, {row.group_size}",
              f"{row.sends} = {row.bytes:,}".replace(",", " "), str(row.count), row.why)
             for row in program.rows
         ]  # fmt: skip
-        head = ("collective", "over", "each device sends", "times", "why")
+        head = ("collective", "over", "bytes that each device sends", "times", "of")
         lesson = f"The notebook {{doc}}`course/{program.notebook}` teaches it."
         title = f"### {name[0].upper()}{name[1:]}"
-        parts += [title, code, _table(head, lines), lesson]
+        parts += [title, code, call, _table(head, lines), lesson]
     return "\n\n".join(parts)
 
 

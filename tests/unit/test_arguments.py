@@ -105,7 +105,7 @@ def test_lines_that_cannot_be(line: str, part: str) -> None:
     message = str(raised.value)
     assert message.startswith("%%spmd: ")
     assert part in message
-    assert message.endswith("Type `%%spmd --help` for all options.")
+    assert message.endswith("Type `%%spmd?` for all options.")
 
 
 def test_help_wins_over_what_else_is_wrong() -> None:

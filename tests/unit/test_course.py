@@ -116,7 +116,9 @@ def test_each_exercise_is_in_one_notebook() -> None:
 def test_exercises_are_found_by_name_and_listed() -> None:
     assert course.all_gather is course.exercises()["all_gather"]
     assert "all_gather" in dir(course)
-    with pytest.raises(AttributeError, match="has no exercise 'all_gater'"):
+    with pytest.raises(
+        AttributeError, match=r"There is no exercise 'all_gater'\. Did you mean 'all_gather'"
+    ):
         _ = course.all_gater
     shown = course._repr_mimebundle_()
     assert shown["text/plain"].startswith("collectives · 0 of ")

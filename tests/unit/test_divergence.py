@@ -203,7 +203,7 @@ def compared(mine: str, its: str) -> tuple[str, list[str]]:
 def test_a_constant_is_named_with_its_values() -> None:
     summary, lines = compared(HLO, HLO.replace("constant(3)", "constant(4)"))
     assert summary == (
-        "They differ in a constant (f32[]) at line 5 of cell [3]: 3 on processes 0,2-3, "
+        "The programs differ in a constant (f32[]) at line 5 of cell [3]: 3 on processes 0,2-3, "
         "4 on process 1."
     )
     assert lines[:2] == ["--- processes 0,2-3", "+++ process 1"]
@@ -225,7 +225,7 @@ def test_of_each_program_the_constant_is_known_in_which_they_differ() -> None:
 def test_an_operation_is_named_that_another_stands_for() -> None:
     other = HLO.replace(" broadcast(f32[] tmp_1), dim", " negate(f32[] tmp_1), dim")
     summary, lines = compared(HLO, other)
-    assert summary == "They differ first at line 5 of cell [3]: see below."
+    assert summary == "The programs differ first at line 5 of cell [3]."
     assert any(line.startswith("-") and "broadcast" in line for line in lines)
     assert any(line.startswith("+") and "negate" in line for line in lines)
 

@@ -90,6 +90,7 @@ def test_a_word_of_the_glossary_is_a_page_too() -> None:
     assert "{" not in page("glossary").replace('{"', "")
     words = re.findall(r"^(\S.*)\n  ", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
     assert [page(word.strip("`")) for word in words] == page("glossary").split("\n\n")
+    assert page("Shard") == page("shard")
     with pytest.raises(UsageError, match="Did you mean 'shard'"):
         page("shrad")
 

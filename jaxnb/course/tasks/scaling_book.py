@@ -103,7 +103,8 @@ EXERCISES = (
         task="Multiply each of 64 tokens by the weights of its expert on one device, without an "
         "array of 64 × 16 × 16.",
         start="def my_moe_local(tokens, routes, weights):\n"
-        "    # shapes (64, 16), (64,) and (8, 16, 16), on each process alone\n    ...",
+        "    # shapes (64, 16), (64,) and (8, 16, 16), on each process alone; returns (64, 16)\n"
+        "    ...",
         setup="tokens = jnp.arange(64 * 16.0).reshape(64, 16) / 64\n"
         "routes = jnp.arange(64) * 5 % 8\n"
         "weights = jnp.arange(8 * 16 * 16.0).reshape(8, 16, 16) / 64\n"
@@ -116,7 +117,7 @@ EXERCISES = (
         ),
         tolerance=1e-4,
         own=True,
-        memory=40_000,
+        memory=50_000,
         wrong=(
             Wrong(
                 "gathered",
@@ -135,7 +136,7 @@ EXERCISES = (
         task="Multiply each token by the weights of its expert: device e has expert e, and two "
         "tokens.",
         start="def my_moe(tokens, routes, weights, axis):\n"
-        "    # shapes on a device: (2, 16), (2,), (1, 16, 16)\n    ...",
+        "    # shapes on a device: (2, 16), (2,), (1, 16, 16); returns (2, 16)\n    ...",
         setup=mapped(
             "my_moe",
             'P("i")',
@@ -170,7 +171,7 @@ EXERCISES = (
         name="moe_top2",
         task="Give each token the mean of what its two experts make of it; device e has expert e.",
         start="def my_moe_top2(tokens, routes, weights, axis):\n"
-        "    # shapes on a device: (2, 16), (2, 2), (1, 16, 16)\n    ...",
+        "    # shapes on a device: (2, 16), (2, 2), (1, 16, 16); returns (2, 16)\n    ...",
         setup=mapped(
             "my_moe_top2",
             'P("i")',
@@ -198,7 +199,8 @@ EXERCISES = (
             ),
             Wrong(
                 "twice",
-                "The tokens travel once: an expert does all that any of their routes ask of it.",
+                "Tokens travel, once, and weights do not: an expert does all that any of their "
+                "routes ask for.",
                 uses="bytes",
             ),
         ),
@@ -307,7 +309,8 @@ EXERCISES = (
         task="Compute `relu(x @ w1) @ w2` without waiting for a collective: x and the result are "
         "split by columns along model, w1 by columns and w2 by rows.",
         start="def my_overlapped_mlp(x, w1, w2, axis):\n"
-        "    # shapes on a device: (2, 2), (8, 4), (4, 8); 4 devices along the axis\n    ...",
+        "    # shapes on a device: (2, 2), (8, 4), (4, 8); returns (2, 2)\n"
+        "    # 4 devices along the axis\n    ...",
         setup=mapped(
             "my_overlapped_mlp",
             'P("data", "model")',
@@ -353,6 +356,7 @@ EXERCISES = (
         link=7 * 64,
         forbidden=("reduce-scatter", "all-reduce", "all-gather", "all-to-all"),
         wrong=(
+            Wrong("scatter", OVERLAPS, uses="reduce-scatter"),
             Wrong(
                 "one",
                 "All goes to the same neighbour, and the links back are idle: two sums, of two "

@@ -16,8 +16,8 @@ def _row(what: str, code: str, said: str) -> Row:
 _CONSTANT = _row(
     "constant",
     "jax.jit(lambda x: (x * (4 if ODD else 3)).sum())(a).block_until_ready();",
-    r"They differ in a constant \(f32\[\]\) at line \d+ of cell \[\d+\]: 3 on processes 1-3, 4 on "
-    r"process 0\..*-f32\[\] constant\(3\)",
+    r"The programs differ in a constant \(f32\[\]\) at line \d+ of cell \[\d+\]: "
+    r"3 on processes 1-3, 4 on process 0\..*-f32\[\] constant\(3\)",
 )
 
 PROGRAMS = (
@@ -27,25 +27,25 @@ PROGRAMS = (
         "large closed-over array",
         "k = np.sin(np.arange(n << 12)).astype(np.float32)\nk[9] += ODD\n"
         "jax.jit(lambda x: x + k)(make(1, size=n << 12));",
-        "They differ first.*-large constant, digest",
+        "The programs differ first.*-large constant, digest",
     ),
     _row(
         "attribute of an FFI call",
         "m = make(1, whole, 16).reshape(4, 4) + jnp.eye(4)\n"
         "solve = jax.scipy.linalg.solve_triangular\n"
         "jax.jit(lambda m: solve(m, m, lower=ODD))(m);",
-        r"They differ first at line 3 of cell.*uplo = 76",
+        r"The programs differ first at line 3 of cell.*uplo = 76",
     ),
     _row(
         "precision",
         "m = make(1, whole, 16).reshape(4, 4)\n"
         "jax.jit(lambda m: jnp.matmul(m, m, precision='highest' if ODD else None))(m);",
-        "They differ first at line 2 of cell.*highest",
+        "The programs differ first at line 2 of cell.*highest",
     ),
     _row(
         "compiler_options",
         "jax.jit(lambda x: x * 7, compiler_options={'xla_cpu_enable_fast_math': ODD})(a);",
-        "They differ first.*compiler_options .*xla_cpu_enable_fast_math=True",
+        "The programs differ first.*compiler_options .*xla_cpu_enable_fast_math=True",
     ),
     _row(
         "trip count",
@@ -56,7 +56,7 @@ PROGRAMS = (
     _row(
         "donation",
         "jax.jit(lambda x: x + 1, donate_argnums=(0,) if ODD else ())(make(1));",
-        "They differ first.*input_output_alias=",
+        "The programs differ first.*input_output_alias=",
     ),
     _row(
         "eager function",

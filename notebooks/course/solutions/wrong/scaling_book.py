@@ -152,6 +152,13 @@ def my_overlapped_mlp(x, w1, w2, axis):
     return jax.lax.psum_scatter(hidden @ w2, axis, scatter_dimension=1, tiled=True)
 
 
+# %% both_ways: scatter
+
+
+def my_both_ways(x, w, axis):
+    return jax.lax.psum_scatter(x @ w, axis, scatter_dimension=1, tiled=True)
+
+
 # %% both_ways: one
 
 
