@@ -392,14 +392,16 @@ class RunningCell:
         self.waits, self.wait_cause = waits, waits.cause
         self._to_sink(lambda sink: sink.waits(waits))
 
-    def end_waits(self, *, by_itself: bool = False) -> None:
+    def end_waits(self, *, by_itself: bool = False, was_interrupted: bool = False) -> None:
         """Shows that the processes do not wait any more, if it was shown that they did.
 
         Args:
             by_itself: What they waited for has come, so nothing was wrong.
+            was_interrupted: They are interrupted now.
         """
         if self.waits is not None:
-            self.show_waits(replace(self.waits, has_ended=True))
+            now = replace(self.waits, has_ended=True, was_interrupted=was_interrupted)
+            self.show_waits(now)
             if by_itself:
                 self.wait_cause = ""
             self.waits = None

@@ -161,6 +161,7 @@ class Waits:
         has_failed: The cell has raised on a process that has left it.
         dispatches: How many computations over several processes the cell has dispatched.
         has_ended: They have gone on.
+        was_interrupted: As they were interrupted, by the user or a time-out.
     """
 
     places: tuple[AtLine, ...]
@@ -173,6 +174,7 @@ class Waits:
     has_failed: bool = False
     dispatches: int = 0
     has_ended: bool = False
+    was_interrupted: bool = False
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -186,8 +188,8 @@ class Waits:
 
     @property
     def is_neutral(self) -> bool:
-        """Whether nothing need be wrong."""
-        return not (self.reason or self.silent)
+        """Whether nothing need be wrong; whom others waited for matters after an interrupt."""
+        return not (self.reason or self.silent or (self.was_interrupted and self.waiting))
 
 
 SessionState = Literal["starting", "ready", "busy", "broken", "closed"]

@@ -154,13 +154,13 @@ class Supervisor:
         if self._group.deaths or running.request.check == "off" or len(running.processes) < 2:
             self._strike()
             return
-        running.end_waits()
+        running.end_waits(was_interrupted=True)
         self._group.interrupt_in_lockstep(running.request)
         self._interrupted_at, self._is_in_step = self._interrupted_at or time.monotonic(), True
 
     def _strike(self) -> None:
         """Interrupts processes where they are."""
-        self._running.end_waits()
+        self._running.end_waits(was_interrupted=True)
         self._group.send_interrupt(self._running.waiting_for)
         self._interrupted_at, self._is_in_step = self._interrupted_at or time.monotonic(), False
 

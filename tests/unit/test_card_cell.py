@@ -104,6 +104,15 @@ def test_what_is_wrong_is_shown_now_and_afterwards() -> None:
     assert "Interrupt" not in then.html + then.text
 
 
+def test_whom_others_waited_for_is_shown_after_an_interrupt_only() -> None:
+    places = AtLine((0, 2), LINE, 12.3, waits=True, late=(1,)), AtLine((1,), LINE, 12.3)
+    ended = Waits(places, 12.3, has_ended=True)
+    assert card_cell.waits_card(ended).text == ""
+    told = card_cell.waits_card(replace(ended, was_interrupted=True))
+    assert told.text.startswith("Processes 0,2 had waited for process 1 at line 3: `y = f(x)`")
+    assert "Processes 0,2 waited" in told.html
+
+
 def test_who_does_not_answer_is_shown_beside_the_others() -> None:
     waits = Waits((AtLine((0,), LINE, 12.3),), 12.3, silent=(1, 2))
     now = card_cell.waits_card(waits)
