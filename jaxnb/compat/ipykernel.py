@@ -95,9 +95,11 @@ class PythonOutStream(OutStream):
         self.made.append(self)
 
     @classmethod
-    def have_text(cls) -> bool:
-        """Whether anything was written since the streams were flushed."""
-        return any(each._has_text for each in cls.made)
+    def flush_all(cls) -> None:
+        """Flushes all that were made: what a cell has put in their place may not do it."""
+        for each in cls.made:
+            if not each.closed:
+                each.flush()
 
     def write(self, string: str) -> int:
         """Writes, as ipykernel does."""

@@ -31,8 +31,9 @@ class Wrong:
         hint: What to think of.
         value: The answer that it gives, as NumPy's: values are compared with it.
         raises: A regular expression that is found in the error that it raises.
-        uses: A collective that its program has (``"all-gather"``), or what else is wrong with it
-            (``"bytes"``, ``"link"``, ``"memory"``, ``"sharding"``), while its values are right.
+        uses: A collective that its program has and the exercise forbids (``"all-gather"``), or
+            which other limit it exceeds (``"bytes"``, ``"link"``, ``"memory"``, ``"sharding"``),
+            while its values are right.
     """
 
     name: str

@@ -89,21 +89,25 @@ def difference(
 def _constants(
     programs: Sequence[tuple[model.Processes, Sequence[model.ProgramLine]]],
 ) -> tuple[tuple[model.Processes, str], ...]:
-    """Returns who has which constant, if that is the first thing in which programs differ."""
+    """Returns who has which constants, if programs differ in nothing else, and in few of them."""
     operations = [[e for e in lines if not _PLUMBING.match(e.text)] for _, lines in programs]
     if len({len(each) for each in operations}) > 1:
         return ()
+    held: list[list[str]] = []
     for at in zip(*operations, strict=True):
-        if len({_without_names(each.text) for each in at}) > 1:
-            found = [_CONSTANT.match(each.text) for each in at]
-            if not all(found):
-                return ()
-            return tuple(
-                (who, f"{each[2]}{_at(line.source)}")
-                for (who, _), each, line in zip(programs, found, at, strict=True)
-                if each
-            )
-    return ()
+        if len({_without_names(each.text) for each in at}) == 1:
+            continue
+        found = [_CONSTANT.match(each.text) for each in at]
+        held.append([
+            f"{each[2]}{_at(line.source)}" for each, line in zip(found, at, strict=True) if each
+        ])  # fmt: skip
+        if not all(found) or len(held) > _MOST_CONSTANTS:
+            return ()
+    told = (" and ".join(each) for each in zip(*held, strict=True))
+    return tuple((who, text) for (who, _), text in zip(programs, told, strict=False))
+
+
+_MOST_CONSTANTS = 3
 
 
 _PLUMBING = re.compile(r"^(?:ROOT )?(?:\(.*\)|\S+) (?:parameter|tuple|get-tuple-element)\(")

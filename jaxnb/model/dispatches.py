@@ -109,7 +109,7 @@ class ProgramDifference:
             ``"-"``, of the second with ``"+"``, of both with a space.
         left_out: How many lines more differ.
         summary: The first difference, as a sentence.
-        constants: If that is a constant, who has which: ``"0.1 at line 3 of cell [4]"``.
+        constants: If all is constants, and few, who has which: ``"0.1 at line 3 of cell [4]"``.
     """
 
     processes: tuple[Processes, Processes]

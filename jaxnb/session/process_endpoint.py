@@ -333,7 +333,8 @@ class _Output:
 
     def end(self) -> bool:
         """The request ends; returns whether it has had output."""
-        self.is_ended_by_idle = self._is_sent or PythonOutStream.have_text()
+        PythonOutStream.flush_all()
+        self.is_ended_by_idle = self._is_sent
         return self.is_ended_by_idle
 
 

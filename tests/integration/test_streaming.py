@@ -147,6 +147,24 @@ def test_outputs(session: Session, outputs: Outputs, shown: list[str]) -> None:
     assert [result.per_process[i].stdout for i in ALL] == ["same\n"] * 4
 
 
+TEE = """
+import io, sys
+class Tee(io.TextIOBase):
+    def __init__(self, real): self.real = real
+    def write(self, text): return self.real.write(text)
+sys.stdout = Tee(sys.stdout)
+"""
+
+
+def test_what_stands_for_standard_output_need_not_flush_it(session: Session) -> None:
+    session.run(TEE)
+    try:
+        for i in range(10):
+            assert session.run(f"print({i})").stdout == f"[0-3] {i}\n"
+    finally:
+        session.run("sys.stdout = sys.stdout.real")
+
+
 def test_nothing_is_lost_of_10_000_lines_from_each(session: Session) -> None:
     sink = Recorder()
     code = "for i in range(10_000): print('line', i, process_index if i % 1000 == 0 else '')"

@@ -220,6 +220,11 @@ def test_of_each_program_the_constant_is_known_in_which_they_differ() -> None:
     found = difference(programs | {(3,): program_lines(HLO.replace("3)", "3.5)"), FRAMES)[:-1]})
     assert found is not None
     assert found.constants == ()
+    # A constant, and an operation besides: it is not the constant alone.
+    other = others[0].replace(" broadcast(f32[] tmp_1), dim", " negate(f32[] tmp_1), dim")
+    found = difference({(0,): program_lines(HLO, FRAMES), (1,): program_lines(other, FRAMES)})
+    assert found is not None
+    assert found.constants == ()
 
 
 def test_an_operation_is_named_that_another_stands_for() -> None:
