@@ -174,8 +174,8 @@ def _summary(
             if one and other and one[1] == other[1]:
                 at = _at(ours[i].source or theirs[j].source)
                 return (
-                    f"The programs differ in a constant ({one[1]}){at}: {one[2]} on {labels[0]}, "
-                    f"{other[2]} on {labels[1]}."
+                    f"The programs differ first in a constant ({one[1]}){at}: "
+                    f"{one[2]} on {labels[0]}, {other[2]} on {labels[1]}."
                 )
         sources = (line.source for line in (*ours[a:b], *theirs[c:d]) if line.source)
         return f"The programs differ first{_at(next(sources, ''))}."
@@ -344,7 +344,7 @@ def _row(
     line = "" if its.line is None else str(its.line)
     what = its.name if are_named else its.signature()
     if constant:
-        what = f"{its.name} with constant {constant.removesuffix(f' of {cell_label(cell)}')}"
+        what = f"{its.name} with constant {constant.replace(f' of {cell_label(cell)}', '')}"
     return who, line, its.which_time, f"{what}{_elsewhere(its, mine)}", its.source
 
 

@@ -144,7 +144,8 @@ def test_how_programs_differ_is_shown(group: Session) -> None:
     result = refused(group, code, sink=sink)
     (text,) = sink.notices
     constant = (
-        r"The programs differ in a constant \(f32\[\]\) at line 1 of cell \[\d+\]: [34] on process"
+        r"The programs differ first in a constant \(f32\[\]\) at line 1 of cell \[\d+\]: "
+        r"[34] on process"
     )
     assert re.search(constant, text)
     assert re.search(r"[-+]f32\[\] constant\(3\)   # line 1 of cell", text)

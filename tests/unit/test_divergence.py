@@ -203,8 +203,8 @@ def compared(mine: str, its: str) -> tuple[str, list[str]]:
 def test_a_constant_is_named_with_its_values() -> None:
     summary, lines = compared(HLO, HLO.replace("constant(3)", "constant(4)"))
     assert summary == (
-        "The programs differ in a constant (f32[]) at line 5 of cell [3]: 3 on processes 0,2-3, "
-        "4 on process 1."
+        "The programs differ first in a constant (f32[]) at line 5 of cell [3]: "
+        "3 on processes 0,2-3, 4 on process 1."
     )
     assert lines[:2] == ["--- processes 0,2-3", "+++ process 1"]
     assert "-f32[] constant(3)   # line 5 of cell [3]" in lines

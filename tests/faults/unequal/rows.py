@@ -16,7 +16,7 @@ def _row(what: str, code: str, said: str) -> Row:
 _CONSTANT = _row(
     "constant",
     "jax.jit(lambda x: (x * (4 if ODD else 3)).sum())(a).block_until_ready();",
-    r"The programs differ in a constant \(f32\[\]\) at line \d+ of cell \[\d+\]: "
+    r"The programs differ first in a constant \(f32\[\]\) at line \d+ of cell \[\d+\]: "
     r"3 on processes 1-3, 4 on process 0\..*-f32\[\] constant\(3\)",
 )
 
