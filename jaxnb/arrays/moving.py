@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,11 @@ class _Piece:
     box: np.ndarray[Any, Any]
 
     @property
+    def place(self) -> tuple[int, np.ndarray[Any, Any]]:
+        """Where it is in the process, and here."""
+        return self.move.exposure.address + self.offset, self.box
+
+    @property
     def nbytes(self) -> int:
         """Its bytes in the process, whose dtype may be narrower."""
         return self.box.size * (self.move.dtype or self.box.dtype).itemsize
@@ -149,7 +155,7 @@ class Mover:
         moves: Sequence[Move],
         doing: str,
         label: str,
-        direct: Callable[[_Piece], None],
+        direct: Callable[[int, Sequence[_Piece]], None],
         request: Callable[[_Piece], CallRequest],
     ) -> None:
         accesses = {id(move.access): move.access for move in moves}  # once for each process
@@ -181,19 +187,21 @@ class Mover:
 def _in_threads(
     channel: Channel,
     moves: Sequence[Move],
-    work: Callable[[_Piece], None],
+    work: Callable[[int, Sequence[_Piece]], None],
     add: Callable[[int], None],
     label: str,
 ) -> None:
     """Does all pieces, several at once; the calling thread waits, and looks for interrupts."""
+    moves = sorted(moves, key=lambda move: move.process_index)  # one call for several pieces
     pieces = [piece for move in moves for piece in _pieces(move, PIECE_BYTES)]
 
     def run(batch: list[_Piece]) -> int:
-        for piece in batch:
+        for index, those in groupby(batch, key=lambda piece: piece.move.process_index):
+            of_process = [*those]
             try:
-                work(piece)
+                work(of_process[0].move.access.pid, of_process)
             except OSError as error:
-                raise _UnreachableError(piece.move.process_index, error) from error
+                raise _UnreachableError(index, error) from error
         return sum(piece.nbytes for piece in batch)
 
     if sum(piece.box.nbytes for piece in pieces) < INLINE_BYTES:
@@ -254,30 +262,28 @@ def _pieces(move: Move, limit: int) -> Iterator[_Piece]:
         offset += box.size * itemsize
 
 
-def _read_direct(piece: _Piece) -> None:
-    move = piece.move
-    pid, address = move.access.pid, move.exposure.address + piece.offset
-    if piece.box.flags.c_contiguous:
-        peer_memory.read(pid, address, piece.box)
-        return
-    for box in boxes(piece.box, SCRATCH_BYTES):
-        scratch = np.empty(box.shape, box.dtype)
-        peer_memory.read(pid, address, scratch)
-        box[...] = scratch
-        address += scratch.nbytes
+def _read_direct(pid: int, pieces: Sequence[_Piece]) -> None:
+    peer_memory.read(pid, *(each.place for each in pieces if each.box.flags.c_contiguous))
+    for piece in pieces:
+        address = piece.place[0]
+        for box in [] if piece.box.flags.c_contiguous else boxes(piece.box, SCRATCH_BYTES):
+            scratch = np.empty(box.shape, box.dtype)
+            peer_memory.read(pid, (address, scratch))
+            box[...] = scratch
+            address += scratch.nbytes
 
 
-def _write_direct(piece: _Piece) -> None:
-    move = piece.move
-    pid, address = move.access.pid, move.exposure.address + piece.offset
-    dtype = move.dtype or piece.box.dtype
-    if piece.box.flags.c_contiguous and dtype == piece.box.dtype:
-        peer_memory.write(pid, address, piece.box)
-        return
-    for box in boxes(piece.box, SCRATCH_BYTES):
-        scratch = _converted(box, dtype)
-        peer_memory.write(pid, address, scratch)
-        address += scratch.nbytes
+def _write_direct(pid: int, pieces: Sequence[_Piece]) -> None:
+    for piece in pieces:
+        dtype = piece.move.dtype or piece.box.dtype
+        if piece.box.flags.c_contiguous and dtype == piece.box.dtype:
+            peer_memory.write(pid, piece.place)
+            continue
+        address = piece.place[0]
+        for box in boxes(piece.box, SCRATCH_BYTES):
+            scratch = _converted(box, dtype)
+            peer_memory.write(pid, (address, scratch))
+            address += scratch.nbytes
 
 
 def _in_chunks(

@@ -15,8 +15,11 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+MOST_AT_ONCE = 1024
+"""Linux takes no more places in one call."""
 
 SWITCH = "JAXNB_DIRECT_MEMORY"
 """Environment variable; ``0`` sends all data through messages."""
@@ -43,33 +46,32 @@ _READ = _system_call("process_vm_readv")
 _WRITE = _system_call("process_vm_writev")
 
 
-def read(pid: int, address: int, target: Any) -> None:
-    """Copies memory of another process into an array.
+Place = tuple[int, Any]
+"""Where bytes are in a process's memory, and a C-contiguous NumPy array of so many here."""
 
-    Args:
-        pid: The process.
-        address: Where the bytes are in its memory.
-        target: A C-contiguous NumPy array, filled whole.
+
+def read(pid: int, *places: Place) -> None:
+    """Copies memory of another process into arrays, which are filled whole.
 
     Raises:
-        ValueError: The array is not contiguous, or not to be written to.
+        ValueError: An array is not contiguous, or not to be written to.
         OSError: The process is gone, or its memory is out of reach.
     """
-    if not target.flags.writeable:  # the kernel would not ask
+    if not all(target.flags.writeable for _, target in places):  # the kernel would not ask
         raise ValueError("the array cannot be written to")
     assert _READ is not None
-    _move(_READ, pid, address, target)
+    _move(_READ, pid, places)
 
 
-def write(pid: int, address: int, source: Any) -> None:
-    """Copies a C-contiguous NumPy array into the memory of another process.
+def write(pid: int, *places: Place) -> None:
+    """Copies arrays into the memory of another process.
 
     Raises:
-        ValueError: The array is not contiguous.
+        ValueError: An array is not contiguous.
         OSError: The process is gone, or its memory is out of reach.
     """
     assert _WRITE is not None
-    _move(_WRITE, pid, address, source)
+    _move(_WRITE, pid, places)
 
 
 def is_within_reach(pid: int, address: int, nonce: bytes) -> bool:
@@ -82,28 +84,34 @@ def is_within_reach(pid: int, address: int, nonce: bytes) -> bool:
         return False
     found = (ctypes.c_char * len(nonce))()
     try:
-        _move_raw(_READ, pid, address, ctypes.addressof(found), len(nonce))
+        _move_raw(_READ, pid, [(address, ctypes.addressof(found), len(nonce))])
     except OSError:
         return False
     return found.raw == nonce
 
 
-def _move(call: Callable[..., int], pid: int, address: int, array: Any) -> None:
-    if not array.flags.c_contiguous:  # the bytes of something else lie in between
-        raise ValueError("the array is not C-contiguous")
-    _move_raw(call, pid, address, array.ctypes.data, array.nbytes)
+def _move(call: Callable[..., int], pid: int, places: Iterable[Place]) -> None:
+    left = []
+    for address, array in places:
+        if not array.flags.c_contiguous:  # the bytes of something else lie in between
+            raise ValueError("the array is not C-contiguous")
+        left += [(address, array.ctypes.data, array.nbytes)] if array.nbytes else []
+    for start in range(0, len(left), MOST_AT_ONCE):
+        _move_raw(call, pid, left[start : start + MOST_AT_ONCE])
 
 
-def _move_raw(
-    call: Callable[..., int], pid: int, address: int, own_address: int, nbytes: int
-) -> None:
-    moved = 0
-    while moved < nbytes:  # the kernel moves at most 2 GiB at once
-        here = _IoVec(own_address + moved, nbytes - moved)
-        there = _IoVec(address + moved, nbytes - moved)
-        count = call(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+def _move_raw(call: Callable[..., int], pid: int, left: list[tuple[int, int, int]]) -> None:
+    while left:  # the kernel moves at most 2 GiB at once
+        vector: Any = _IoVec * len(left)
+        here = vector(*((own, nbytes) for _, own, nbytes in left))
+        there = vector(*((address, nbytes) for address, _, nbytes in left))
+        count = call(pid, here, len(left), there, len(left), 0)
         if count <= 0:
             error = ctypes.get_errno() if count < 0 else 0
             raise OSError(error, f"the memory of process id {pid} cannot be reached: "
                                  f"{os.strerror(error)}")  # fmt: skip
-        moved += count
+        while left and count >= left[0][2]:
+            count -= left.pop(0)[2]
+        if count:
+            address, own, nbytes = left[0]
+            left[0] = address + count, own + count, nbytes - count

@@ -228,7 +228,7 @@ def look(what, read):
             found.append(what)
 target = numpy.zeros(told["size"], numpy.uint8)
 def directly():
-    peer_memory.read(told["pid"], told["address"], target)
+    peer_memory.read(told["pid"], (told["address"], target))
     return target.tobytes().decode() == told["secret"]
 def by_file():
     with open(f"/proc/{told['pid']}/mem", "rb", 0) as file:

@@ -102,14 +102,15 @@ def at_half(
         return meter.acted
     acted, lock = threading.Event(), threading.Lock()
 
-    def acting(move: Callable[[Any], None]) -> Callable[[Any], None]:
-        def work(piece: Any) -> None:
+    def acting(move: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
+        def work(pid: int, pieces: Any) -> None:
             # One thread at a time: else the other might have done the rest by now.
             with lock:
-                if piece.move.process_index == which and piece.offset and not acted.is_set():
+                is_amid = any(p.move.process_index == which and p.offset for p in pieces)
+                if is_amid and not acted.is_set():
                     acted.set()
                     act()
-                move(piece)
+                move(pid, pieces)
 
         return work
 

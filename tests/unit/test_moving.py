@@ -140,7 +140,7 @@ def meter(done: list[int]) -> Any:
 def test_an_error_in_a_thread_is_raised_and_no_thread_is_left(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(piece: Any) -> None:
+    def fail(*_: Any) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(moving, "_read_direct", fail)
@@ -207,9 +207,9 @@ def ended_pid() -> int:
 def test_an_array_is_read_and_written_whole() -> None:
     there = np.arange(1000, dtype=np.int64)
     here = np.zeros_like(there)
-    peer_memory.read(os.getpid(), there.ctypes.data, here)
+    peer_memory.read(os.getpid(), (there.ctypes.data, here))
     np.testing.assert_array_equal(here, there)
-    peer_memory.write(os.getpid(), there.ctypes.data, here * 2)
+    peer_memory.write(os.getpid(), (there.ctypes.data, here * 2))
     np.testing.assert_array_equal(there, here * 2)
 
 
@@ -233,24 +233,47 @@ def test_what_the_kernel_moves_in_parts_arrives_whole(monkeypatch: pytest.Monkey
     monkeypatch.setattr(peer_memory, "_WRITE", at_most(peer_memory._WRITE, 16, writes))
     there = np.arange(101, dtype=np.uint8)
     here = np.zeros_like(there)
-    peer_memory.read(os.getpid(), there.ctypes.data, here)
+    peer_memory.read(os.getpid(), (there.ctypes.data, here))
     np.testing.assert_array_equal(here, there)
-    peer_memory.write(os.getpid(), there.ctypes.data, here[::-1].copy())
+    peer_memory.write(os.getpid(), (there.ctypes.data, here[::-1].copy()))
     np.testing.assert_array_equal(there, here[::-1])
     assert reads == writes == [16] * 6 + [5]
+
+
+def test_several_arrays_are_moved_by_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    original = peer_memory._READ
+
+    def cut(pid: int, here: Any, n: int, there: Any, m: int, flags: int) -> int:
+        """The system call, as it may end: amid an array, or between two."""
+        few = max(1, n - len(calls))
+        cut_off = here[few - 1].length > 1
+        there[few - 1].length -= cut_off
+        here[few - 1].length -= cut_off
+        calls.append(original(pid, here, few, there, few, flags))
+        return calls[-1]
+
+    monkeypatch.setattr(peer_memory, "_READ", cut)
+    monkeypatch.setattr(peer_memory, "MOST_AT_ONCE", 7)
+    there = [np.arange(i, dtype=np.uint8) for i in range(20)]
+    here = [np.zeros_like(each) for each in there]
+    peer_memory.read(os.getpid(), *zip((each.ctypes.data for each in there), here, strict=True))
+    for one, other in zip(here, there, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert sum(calls) == sum(range(20))
 
 
 def test_a_call_that_moves_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_memory, "_READ", lambda *_: 0)
     with pytest.raises(OSError, match="cannot be reached"):
-        peer_memory.read(os.getpid(), 0, np.zeros(1))
+        peer_memory.read(os.getpid(), (0, np.zeros(1)))
 
 
 @pytest.mark.parametrize("move", [peer_memory.read, peer_memory.write])
 def test_an_array_with_gaps_is_refused(move: Callable[..., None]) -> None:
     there, here = np.ones(100), np.zeros(200)
     with pytest.raises(ValueError, match="C-contiguous"):
-        move(os.getpid(), there.ctypes.data, here[::2])
+        move(os.getpid(), (there.ctypes.data, here[::2]))
     assert there.all()
     assert not here.any()
 
@@ -258,16 +281,16 @@ def test_an_array_with_gaps_is_refused(move: Callable[..., None]) -> None:
 def test_an_array_that_must_not_be_written_to_is_refused() -> None:
     there, here = np.ones(4, np.uint8), np.frombuffer(b"text", dtype=np.uint8)
     with pytest.raises(ValueError, match="cannot be written to"):
-        peer_memory.read(os.getpid(), there.ctypes.data, here)
+        peer_memory.read(os.getpid(), (there.ctypes.data, here))
     assert here.tobytes() == b"text"
 
 
 @pytest.mark.parametrize("move", [peer_memory.read, peer_memory.write])
 def test_errors_say_which_process_and_why(move: Callable[..., None], ended_pid: int) -> None:
     with pytest.raises(OSError, match=rf"process id {ended_pid} .*: No such process"):
-        move(ended_pid, 4096, np.zeros(4))
+        move(ended_pid, (4096, np.zeros(4)))
     with pytest.raises(OSError, match=rf"process id {os.getpid()} .*: Bad address") as caught:
-        move(os.getpid(), 8, np.zeros(4))
+        move(os.getpid(), (8, np.zeros(4)))
     assert caught.value.errno == 14
 
 
