@@ -16,13 +16,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import ipyparallel as ipp
 import numpy as np
 
 import jaxnb
 from benchmarks import recipe
 from benchmarks.measure import Row, run_reporting, say
 
-NAMES = ("pull", "push")
+NAMES = ("pull", "push", "small")
 
 MIB = 1 << 20
 TARGET = (256, 4)  # MiB, processes
@@ -31,6 +32,7 @@ OTHER_REPETITIONS = 10
 SHARE_SECONDS = 5.0
 LEAST_REPETITIONS = 2
 LEAVES, LEAF_ROWS = 200, 16
+SMALL_BLOCKS, SMALL_TIMES = 5, 20
 
 # Runs in every process of either group. Element i of every array is i.
 PROCESS_CODE = """
@@ -65,7 +67,7 @@ Ways = dict[str, Callable[[], Any]]
 def measure(names: set[str], sides: list[str], quick: bool) -> Iterator[Row]:
     """The rows that ``names`` selects."""
     kinds = [kind for kind in NAMES if kind in names]
-    for count in (2, 4, 8) if kinds else ():
+    for count in ((4,) if kinds == ["small"] else (2, 4, 8)) if kinds else ():
         say(f"{count} processes: {' and '.join(kinds)} of arrays")
         wanted = (str(count), " ".join(kinds), " ".join(sides), "quick" * quick)
         for found in run_reporting("benchmarks.arrays", *wanted):
@@ -73,9 +75,15 @@ def measure(names: set[str], sides: list[str], quick: bool) -> Iterator[Row]:
 
 
 def rows(
-    count: int, kind: str, what: str, mib: int, seconds: dict[str, list[float]]
+    count: int, kind: str, what: str, mib: int, seconds: dict[str, list[float]], **more: Any
 ) -> Iterator[Row]:
     """The rows of one work: against the recipe, and against JAX's own or a copy."""
+    if kind == "small":
+        of = {name: [1e3 * each for each in those] for name, those in seconds.items()}
+        cpu = ", ".join(f"{name} {1e3 * each:.2f} ms" for name, each in more["processor"].items())
+        yield Row(f"{what}, of {count}", "ms", of.get("jaxnb", []), of.get("recipe", []),
+                  most=1.0, note=f"processor time of the notebook: {cpu}")  # fmt: skip
+        return
     factor, unit = (1.0, "s") if (mib >= 256 and what == "array") else (1e3, "ms")
     found = {name: [factor * each for each in those] for name, those in seconds.items()}
     name = f"{mib} MiB" if what == "array" else f"{LEAVES} arrays of 64 KiB"
@@ -84,8 +92,9 @@ def rows(
     note = "GiB/s: " + ", ".join(f"{name} {speed:.2f}" for name, speed in speeds.items())
     is_target = what == "array" and (mib, count) == TARGET
     is_pull = kind == "pull"
+    most = 1.0 if is_pull and mib <= 1 else 0.25 if is_target and is_pull else None
     yield Row(work, unit, ours, found.get("recipe", []), "recipe",
-              0.25 if is_target and is_pull else None, note=note * (what == "array"))  # fmt: skip
+              most, note=note * (what == "array"))  # fmt: skip
     if is_target and is_pull:
         yield Row(work, unit, ours, found["memcpy"], "memcpy", 2.0)
     if what == "array" and not is_pull:
@@ -120,6 +129,16 @@ class Jaxnb:
             pulled = lambda: session.pull("x", lazy=False).items()  # noqa: E731
             return {"jaxnb": lambda: {name: np.asarray(leaf) for name, leaf in pulled()}}
         return {"jaxnb": lambda: np.asarray(session.pull("x"))}
+
+    def small(self, few: Any) -> Ways:
+        """Work to way, of what is small."""
+        session = self._session
+        return {
+            "pull 8 floats": lambda: np.asarray(session.pull("few")),
+            "pull 10 rows of 256 MiB": lambda: np.asarray(session.pull("big[:10]")),
+            "pull a leaf of 64 KiB": lambda: np.asarray(session.pull("tree['leaf']")),
+            "push 8 floats": lambda: session.push(y=few),
+        }
 
 
 class Recipe:
@@ -170,6 +189,19 @@ class Recipe:
         self.run(f"host = counted((slice(0, {len(host)}),))")
         return {"recipe": push, "device_put": lambda: self.run(put)}
 
+    def small(self, few: Any) -> Ways:
+        """Work to way, of what is small; the first engine has the rows."""
+        view, first = self._view, self._client[0]
+        self.run("few, leaf, whole = mine(few), mine(tree['leaf']), mine(big)")
+        self.run("def rows(): return whole[:10]")
+        joined = lambda name: np.concatenate(view.pull(name, block=True))  # noqa: E731
+        return {
+            "pull 8 floats": lambda: joined("few"),
+            "pull 10 rows of 256 MiB": lambda: first.apply_sync(ipp.Reference("rows")),
+            "pull a leaf of 64 KiB": lambda: joined("leaf"),
+            "push 8 floats": lambda: view.push({"y": few}, block=True),
+        }
+
 
 def moved(side: Any, kind: str, what: str, host: Any, move: Callable[[], Any]) -> float:
     """Seconds of one move, which has to have brought what was sent.
@@ -218,6 +250,31 @@ def in_turn(sides: list[Any], kind: str, what: str, mib: int, repetitions: int) 
     return {"kind": kind, "what": what, "mib": mib, "seconds": found}
 
 
+def small(sides: list[Any], blocks: int) -> Iterator[dict[str, Any]]:
+    """Small pulls and pushes, in blocks that alternate; the median of each block."""
+    ways: dict[str, Ways] = {}
+    for side in sides:
+        side.run("big, tree = make(65536), {'leaf': make(16)}")
+        side.run("few = jax.device_put(np.arange(8.0), jax.NamedSharding(mesh, jax.P('x')))")
+        for what, move in side.small(np.arange(8.0)).items():
+            ways.setdefault(what, {})[type(side).__name__.lower()] = move
+    for what, of_sides in ways.items():
+        seconds: dict[str, list[float]] = {name: [] for name in of_sides}
+        processor: dict[str, list[float]] = {name: [] for name in of_sides}
+        for turn in range(blocks + 1):
+            for name, move in of_sides.items():
+                times, before = [], time.process_time()
+                for _ in range(SMALL_TIMES):
+                    begin = time.perf_counter()
+                    move()
+                    times.append(time.perf_counter() - begin)
+                if turn:  # the first ones connect, and touch memory
+                    seconds[name].append(median(times))
+                    processor[name].append((time.process_time() - before) / SMALL_TIMES)
+        used = {name: median(those) for name, those in processor.items()}
+        yield {"kind": "small", "what": what, "mib": 0, "seconds": seconds, "processor": used}
+
+
 def main() -> None:
     """Moves what the command line says; the groups are stopped in any case."""
     report, count, kinds, names, quick = sys.argv[1:]
@@ -229,7 +286,10 @@ def main() -> None:
             stack.callback(sides[-1].stop)
             sides[-1].run(PROCESS_CODE)
         works = [("array", mib) for mib in ((1, 16, 256) if count == "4" else (256,))]
-        for kind in kinds.split():
+        if "small" in kinds.split() and count == "4":
+            found += small(sides, 1 if quick else SMALL_BLOCKS)
+            say("small pulls and pushes")
+        for kind in (each for each in kinds.split() if each != "small"):
             for what, mib in works + [("tree", 0)] * (count == "4"):
                 times = REPETITIONS[mib] if what == "array" else OTHER_REPETITIONS
                 found.append(in_turn(sides, kind, what, mib, 2 if quick else times))
