@@ -217,6 +217,7 @@ def _in_threads(
             with _telling_deaths(channel, label):
                 for each in done:
                     add(each.result())
+        channel.check()  # all may have been done since the last look
     finally:
         # Nothing may write into an array that its owner believes to be left alone.
         pool.shutdown(cancel_futures=True)

@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxnb.arrays.blocks import corner_edges
 from jaxnb.arrays.regions import as_slice
-from jaxnb.compat.jax_arrays import device_arrays, host_words, is_deleted
+from jaxnb.compat.jax_arrays import device_arrays, is_deleted
 from jaxnb.compat.jax_runtime import wait_until_ready
 from jaxnb.errors import JaxnbError
 from jaxnb.lockstep import process_recorded
@@ -336,17 +336,19 @@ def host_view(data: jax.Array) -> np.ndarray[Any, Any]:
     """
     if dtype_facts(data.dtype).word_shape:
         data = jax.random.key_data(data)  # no computation: the keys' own buffers
-    if data.sharding.num_devices == 1:
-        view: np.ndarray[Any, Any] = host_words(data)
-    elif axes := unreduced_axes(data.sharding):
+    sharding = data.sharding
+    if sharding.num_devices == 1:
+        # JAX keeps a copy that it made for NumPy as long as the array lives. This one is
+        # another array with the same buffer, and is gone when the view is made.
+        data = jax.make_array_from_single_device_arrays(data.shape, sharding, [data])
+    elif axes := unreduced_axes(sharding):
         raise JaxnbError(
             f"process {jax.process_index()} cannot read an array that is unreduced over the mesh "
             f"axes {', '.join(axes)}: its devices hold summands. It stays as it is. Type "
             f"`jax.reshard(x, jax.P())` to sum it"
         )
-    else:
-        wait_until_ready(data)
-        view = np.asarray(data)
+    wait_until_ready(data)
+    view = np.asarray(data)
     view.flags.writeable = False
     return view
 

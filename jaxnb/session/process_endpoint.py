@@ -287,9 +287,9 @@ class Responder:
                 self._answering.add(task)  # asyncio itself keeps none
                 task.add_done_callback(self._answering.discard)
 
-    async def after(self, count: int) -> None:
-        """Waits until so many requests that came past the controller have been answered."""
-        while self._answered < count:
+    async def after(self, number: int) -> None:
+        """Waits until the request of that number, past the controller, has been answered."""
+        while self._answered < number:
             self._has_answered.clear()
             await self._has_answered.wait()
 
@@ -299,7 +299,7 @@ class Responder:
         try:
             direct.answer(identities, message, (await answer(self, message))[1])
         finally:
-            self._answered += 1
+            self._answered = max(self._answered, message["content"].get("number", 0))
             self._has_answered.set()
         self._take(direct)  # to send may have taken the sign that another has come
 

@@ -51,13 +51,14 @@ class Direct:
             into: Where the reply goes; None drops it.
         """
         address, frames = self._addresses[index], dump(request)
-        content = {"token": address.token, "sent": time.monotonic()}
+        number = self.sent[index] + 1
+        content = {"token": address.token, "sent": time.monotonic(), "number": number}
         message = self._session.msg("ask", content, metadata={METADATA_KEY: digest(*frames)})
         if into is not None:
             self._asked[message["header"]["msg_id"]] = index, into
         parts = [*self._session.serialize(message), *frames]
         self._connected(index, address).send_multipart(parts)
-        self.sent[index] += 1
+        self.sent[index] = number
 
     def _connected(self, index: int, address: Address) -> Any:
         if index not in self._sockets:

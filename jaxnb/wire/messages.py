@@ -41,7 +41,7 @@ METADATA_KEY = "jaxnb"
 """Marks a request or reply as jaxnb's; its value is :func:`digest` of the buffers."""
 
 AFTER_KEY = "jaxnb_after"
-"""With a request by the controller: how many have been sent past it before, to this process."""
+"""With a request by the controller: the number of the last that was sent past it, before."""
 
 
 def digest(*buffers: Any) -> str:

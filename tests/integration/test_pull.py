@@ -233,6 +233,19 @@ def test_pulls_of_all_kinds_leave_nothing_open(session: Session) -> None:
 # ---------------------------------------------------------------------- values of cells
 
 
+def test_a_pull_leaves_no_arrays_there(session: Session) -> None:
+    """Each cell looks at all that live: what is read of an array must not be kept beside it."""
+    session.run(MESH + "trees = [make((8, 4), 'data') for _ in range(3)]")
+    session.pull("trees", lazy=False)
+    before = session.run("len(jax.live_arrays())").value
+    session.run("trees += [make((8, 4), 'data') for _ in range(3)]")
+    made = session.run("len(jax.live_arrays())").value
+    for array in session.pull("trees"):
+        forget(array)
+        np.asarray(array)
+    assert session.run("len(jax.live_arrays())").value <= made <= 2 * before
+
+
 def test_large_values_of_cells_are_fetched(session: Session) -> None:
     result = session.run(MESH + "[np.arange(1 << 19), 'x', {'far': make((8, 6), 'data')}]")
     numbers, text, tree = result.value
