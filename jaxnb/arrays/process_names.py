@@ -351,11 +351,17 @@ def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f".keywords[{key!r}]", part) for key, part in value.keywords.items())
     if kind is ModuleType or (issubclass(kind, type) and not is_of_user(value.__module__)):
         return
+    if kind.__module__.partition(".")[0] in _OF_THE_SHELL:
+        return
     attributes = _attributes(value)
     wrapped = attributes.get("__wrapped__")
     if wrapped is not None:  # what was jitted, or cached: it is known by the same name
         yield "", wrapped
     yield from ((f".{name}", part) for name, part in attributes.items() if part is not wrapped)
+
+
+_OF_THE_SHELL = frozenset(("ipykernel", "IPython", "ipyparallel", "zmq"))
+"""What runs cells holds all their variables: a thread, or a logger, by its standard output."""
 
 
 def _closed_over(function: FunctionType) -> Iterator[tuple[str, Any]]:

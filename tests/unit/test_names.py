@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
-from jaxnb.arrays.process_names import Names, first_of
+from jaxnb.arrays.process_names import Names, first_of, holders_of
 from jaxnb.arrays.regions import Step, parse_path
 from jaxnb.errors import UsageError
 
@@ -101,6 +102,13 @@ def test_cycles_and_large_containers_end() -> None:
     search = Names(100)
     assert search.find({"many": [object() for _ in range(10**6)]}, (), {id(x)}) == {}
     assert search.gave_up
+
+
+def test_what_runs_cells_holds_no_variable() -> None:
+    shell, lost = InteractiveShell(), object()
+    shell.user_ns = {"lost": lost}
+    variables = {"lost": lost, "logger": State(shell, None), "model": State(lost, None)}
+    assert holders_of(variables, [id(lost)]) == {id(lost): ["lost", "model"]}
 
 
 def test_a_metaclass_is_not_asked() -> None:
