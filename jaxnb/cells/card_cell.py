@@ -291,15 +291,16 @@ def pitfalls_card(result: CellResult) -> Card:
 def divergence_card(result: CellResult) -> Card:
     """The difference as a sentence, and a short diff below it, folded; nothing if there is none.
 
-    Of constants, which the error's table has, the text version shows none of it.
+    Of constants, which the error's table has, only the diff is shown, and in the text version none.
     """
     program = result.divergence and result.divergence.program
     if not program:
         return NOTHING
-    diff = Pre(divergence.text_of(program))
+    diff = divergence.text_of(program)
+    folded = [Fold(Facts(["The compiled programs"]), [Pre(diff)])]
     if program.constants:
-        return card_of(Either([Fold(Facts(["The compiled programs"]), [diff])]))
-    return card_of(Fold(Facts([program.summary], wrap=False), [diff]), tone="warn")
+        return card_of(Either(folded))
+    return card_of(Note(program.summary, wrap=False), Either(folded, diff), tone="warn")
 
 
 _MOST_ROWS = 12
