@@ -274,13 +274,17 @@ def error_card(result: CellResult, *, ansi: bool = False, is_whole: bool = False
         else:
             body = [Pre(_body(result, group, ansi=True))]
             text = by_words(_body(result, group, ansi=ansi, is_whole=is_whole))
-        if name == "DivergenceError" and not told and i == 0:
-            body.append(Note("`%spmd_help divergence` says what to do.", "dim"))
+        if odd and (hint := in_notebook(_OF_DIVERGENCE)):
+            body.append(Note(hint, "dim"))
+            text = f"{text.rstrip()}\n{hint}"
         folds.append(Fold(summary, body, opened=i == 0))
         where = _details(groups, i, told_in=strip_ansi(text))
         heading = f"{name}: {odd}" if odd else f"{name} on {where}"
         texts.append(f"{heading}\n{text}")
     return card_of(Either(folds, "\n\n".join(texts)), tone="error")
+
+
+_OF_DIVERGENCE = "`%spmd_help divergence` says what to do."
 
 
 def _sides(result: CellResult, error: ProcessError) -> tuple[str, Table | None]:
