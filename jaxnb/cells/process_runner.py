@@ -17,6 +17,7 @@ import jax
 from IPython.core.error import UsageError
 
 from jaxnb.arrays.process_names import Names
+from jaxnb.arrays.process_packing import is_spread
 from jaxnb.arrays.process_pulls import HELD, LARGE_VALUES
 from jaxnb.cells import (
     process_output,
@@ -58,6 +59,10 @@ class CapturingDisplayHook(KeepingDisplayHook):
         if isinstance(result, jax.Array) and is_deleted(result):
             return {"text/plain": "<jax.Array, deleted>"}, {}
         wait_until_ready(*process_values.arrays_in(result))
+        if isinstance(result, jax.Array) and is_spread(
+            result
+        ):  # a card takes the place of all other formats
+            return {"text/plain": repr(result)}, {}
         return super().compute_format_data(result)
 
 
