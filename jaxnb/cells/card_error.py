@@ -274,7 +274,8 @@ def error_card(result: CellResult, *, ansi: bool = False, is_whole: bool = False
         else:
             body = [Pre(_body(result, group, ansi=True))]
             text = by_words(_body(result, group, ansi=ansi, is_whole=is_whole))
-        if odd and (hint := in_notebook(_OF_DIVERGENCE)):
+        is_first = name == "DivergenceError" and not (told or i)
+        if is_first and (hint := in_notebook(_OF_DIVERGENCE)):
             body.append(Note(hint, "dim"))
             text = f"{text.rstrip()}\n{hint}"
         folds.append(Fold(summary, body, opened=i == 0))

@@ -123,7 +123,7 @@ def test_a_divergence_over_different_processes_is_told_once(monkeypatch: pytest.
     card = card_error.error_card(result)
     assert card.text.startswith("DivergenceError on processes 0-2 · lines 3, 5\n")
     assert card.text.count("DivergenceError") == 1
-    assert [line[2:5].strip() for line in card.text.splitlines()[4:]] == ["0", "1", "2", ""]
+    assert [line[2:5].strip() for line in card.text.splitlines()[4:8]] == ["0", "1", "2", ""]
     monkeypatch.setattr(scripts, "_script", "train.py")  # its tracebacks say more than a table
     assert [each.processes for each in card_error.error_groups(result)] == [(0, 1), (2,)]
 
@@ -222,7 +222,7 @@ def test_a_refusal_whose_reason_is_told_above_is_short():
     error = ProcessError("DivergenceError", "They do not agree", "a long story", "", 5)
     found = tuple(UnequalInput(digested(name), (), ((0,), (1,)), False) for name in ("a", "b"))
     result = replace(cell([None] * 2, errors={0: error, 1: error}), unequal=found)
-    assert card_error.error_card(result).text.endswith("a long story")  # it may have another reason
+    assert "\na long story\n" in card_error.error_card(result).text  # it may have another reason
     card = card_error.error_card(replace(result, divergence=Divergence(7, 1, "inputs", ())))
     assert card.text == (
         "DivergenceError on processes 0-1 · line 5\n`a`, `b` are not equal on all processes, as "
