@@ -248,9 +248,10 @@ class Panel:
         if self._looker is not None:
             self._looker.look()
         self._tell_who_is_absent(now)
-        self._tell_who_raised(now)
         self.failed_apart = ""
         reason = (self._stand() and (self._failure() or self._fault())) or self._silent_agent()
+        if not self.failed_apart:  # that says more
+            self._tell_who_raised(now)
         is_quiet = now - self._running.shown_at >= QUIET_SECONDS
         if reason.text or self._waits() or is_quiet:
             self._show(reason)
@@ -323,13 +324,19 @@ class Panel:
         raised = result.raised(self._running.errors)
         self._raised_at = {what: self._raised_at.get(what, now) for what in raised}
         late = [what for what, at in self._raised_at.items() if now - at >= WAIT_SECONDS]
-        if new := [what for what in late if what not in self._told]:
+        new = [what for what in late if what not in self._told]
+        if new and not self._is_failure_about_to_be_told():
             self._told |= set(late)
             left = sorted(self._running.waiting_for)
             found = self._standing.found
             places = [found[i].in_cell for i in left if i in found]
             said = [(raised[what], what) for what in new]
             self._running.notice(still_text(said, left, places, self._running.interrupt_by))
+
+    def _is_failure_about_to_be_told(self) -> bool:
+        """Whether a computation has failed on some, and others are in JAX, perhaps to stay."""
+        may_stay = self._standing.stuck(0.0, in_jax=True)
+        return bool(may_stay) and self._group.apart(self._standing.silent) is not None
 
     def _failure(self) -> Reason | None:
         """Returns what is said of a computation that has failed on some processes only, so far."""
