@@ -281,9 +281,9 @@ class Exercise:
         if self.budget is not None and sent > self.budget:
             said = f"each device sends {sent} B, and {self.budget} B are enough"
             return self._exceeds(said, "bytes")
-        carried = int(matrix(program).max(initial=0))
-        if self.link is not None and carried > self.link:
-            said = f"a device sends {carried} B to one other, and {self.link} B are enough"
+        most = self.link
+        if most is not None and (carried := int(matrix(program).max(initial=0))) > most:
+            said = f"a device sends {carried} B to one other, and {most} B are enough"
             return self._exceeds(said, "link")
         temporary = program.memory.temporary_bytes if program.memory else 0
         if self.memory is not None and temporary > self.memory:

@@ -39,9 +39,11 @@ def _split_sum(define: str, out: str) -> str:
     )
 
 
-def _applied(routes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[Any, Any]:
+def _applied(
+    routes: np.ndarray[tuple[int], np.dtype[np.int64]], tokens: np.ndarray[Any, Any] = TOKENS
+) -> np.ndarray[Any, Any]:
     """Each token by the weights of its expert."""
-    return np.asarray(np.einsum("sd,sdf->sf", TOKENS, EXPERTS[routes]))
+    return np.asarray(np.einsum("sd,sdf->sf", tokens, EXPERTS[routes]))
 
 
 EXERCISES = (
@@ -110,11 +112,7 @@ EXERCISES = (
         "weights = jnp.arange(8 * 16 * 16.0).reshape(8, 16, 16) / 64\n"
         "f = jax.jit(my_moe_local)\n",
         call="f(tokens, routes, weights)",
-        want=np.einsum(
-            "sd,sdf->sf",
-            table(64, 16) / 64,
-            (table(8, 256).reshape(8, 16, 16) / 64)[np.arange(64) * 5 % 8],
-        ),
+        want=_applied(np.arange(64) * 5 % 8, table(64, 16) / 64),
         tolerance=1e-4,
         own=True,
         memory=50_000,
@@ -145,7 +143,7 @@ EXERCISES = (
             weights=("table(8, 256).reshape(8, 16, 16) / 64", '"i"'),
         ),
         call="f(tokens, routes, weights)",
-        want=np.einsum("sd,sdf->sf", TOKENS, EXPERTS[ROUTES]),
+        want=_applied(ROUTES),
         tolerance=1e-4,
         budget=7 * (128 + 8 + 128),
         wrong=(
@@ -153,7 +151,7 @@ EXERCISES = (
                 "local",
                 "Each device has used its own expert: a token's expert is `routes[s]`, on another "
                 "device.",
-                value=np.einsum("sd,sdf->sf", TOKENS, EXPERTS[np.arange(16) // 2]),
+                value=_applied(np.arange(16) // 2),
             ),
             Wrong(
                 "weights",
