@@ -289,18 +289,18 @@ def pitfalls_card(result: CellResult) -> Card:
 
 
 def divergence_card(result: CellResult) -> Card:
-    """The difference as a sentence, and a short diff below it, folded; nothing if there is none.
+    """A short diff of the compiled programs, folded; nothing if there is none.
 
-    Of constants, which the error's table has, only the diff is shown, and in the text version none.
+    The error has the first difference as a sentence. Where only constants differ, which its table
+    has, the text version is empty.
     """
     program = result.divergence and result.divergence.program
     if not program:
         return NOTHING
     diff = divergence.text_of(program)
     folded = [Fold(Facts(["The compiled programs"]), [Pre(diff)])]
-    if program.constants:
-        return card_of(Either(folded))
-    return card_of(Note(program.summary, wrap=False), Either(folded, diff), tone="warn")
+    text = "" if program.constants else f"The compiled programs:\n{diff}"
+    return card_of(Either(folded, text))
 
 
 _MOST_ROWS = 12

@@ -298,6 +298,8 @@ def _sides(result: CellResult, error: ProcessError) -> tuple[str, Table | None]:
     differ = differing_arguments(parted.sides)
     number = f"Dispatch {parted.number} of {the_cell()}" if parted.number else "It"
     said = f"{number} has run on none{trust}{f' {capitalized(differ)}.' if differ else ''}"
+    if parted.program is not None and not parted.program.constants:
+        said += f" {parted.program.summary}"
     columns = [Column("process"), Column("line", ">"), Column(optional=True),
                Column("was to dispatch", least=20),
                Column("code", least=12, optional=True)]  # fmt: skip

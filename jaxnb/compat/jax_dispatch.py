@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from jaxnb.compat.jax_arrays import refs_written
-from jaxnb.compat.jax_programs import modules_lines, modules_text, moved_in
+from jaxnb.compat.jax_programs import modules_lines, modules_text, moved_in, parameters
 from jaxnb.compat.jax_runtime import reporting, runtime
 from jaxnb.model.dispatches import ProgramLine
 
@@ -165,6 +165,11 @@ def executable_text(executable: Any) -> str:
 def executable_options(executable: Any) -> list[tuple[str, ...]]:
     """Returns the ``compiler_options`` that it was compiled with, if they were noted."""
     return sorted(_noted(executable, _OPTIONS))
+
+
+def executable_parameters(executable: Any) -> Callable[[], list[str]]:
+    """Returns what returns the names of its arguments; it does not hold the executable."""
+    return functools.partial(parameters, executable.xla_executable.hlo_modules())
 
 
 def executable_lines(executable: Any) -> Callable[[], list[ProgramLine]]:

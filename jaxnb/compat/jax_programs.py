@@ -209,6 +209,9 @@ _LISTED_COMPUTATION = re.compile(r"^(?:ENTRY )?%?[\w.$-]+ (?:\(.*\) -> .*)?\{$",
 _METADATA = re.compile(r",? ?metadata=\{((?:[^{}\"]|\"(?:[^\"\\]|\\.)*\")*)\}")
 _FIELD = re.compile(r"(\w+)=(?:\"((?:[^\"\\]|\\.)*)\"|(\S+))")
 _BODY = re.compile(r", \w+=(?:\{)?(?=,|$)")
+_OF_SHARD_MAP = re.compile(r"/shard_map(/broadcast\.\d+)?$")
+"""Constants of a body, which JAX makes where ``shard_map`` is called."""
+
 _INSTRUCTION = re.compile(r"^  (ROOT )?\S+ = ")
 
 
@@ -233,7 +236,8 @@ def program_lines(text: str, frames: Frames) -> list[ProgramLine]:
         place = None
         if match is not None:
             known = {name: a or b for name, a, b in _FIELD.findall(match[1])}
-            place = frames.line(int(known.get("stack_frame_id", 0)))
+            if not _OF_SHARD_MAP.search(known.get("op_name", "")):
+                place = frames.line(int(known.get("stack_frame_id", 0)))
         source = "" if place is None else f"{place.file}:{place.line}"
         found.append(ProgramLine(_BODY.sub("", _METADATA.sub("", line)), source))
     following = ""
@@ -327,6 +331,18 @@ def modules_text(modules: Sequence[Any]) -> str:
     """
     options = _options()
     return "\n".join(_module_text(module, options) for module in modules)
+
+
+_PARAMETER = re.compile(
+    r' parameter\((\d+)\).*?(?:op_name="((?:[^"\\]|\\.)*)")?[^"]*$', re.MULTILINE
+)
+
+
+def parameters(modules: Sequence[Any]) -> list[str]:
+    """Returns what a program's arguments are called in Python: ``"params['w']"``, or empty."""
+    _, _, entry = modules[0].to_string().partition("\nENTRY ")
+    names = {int(found[1]): found[2] or "" for found in _PARAMETER.finditer(entry)}
+    return [re.sub(r"\\(.)", r"\1", names[i]) for i in range(len(names))]
 
 
 def _options() -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from difflib import SequenceMatcher, unified_diff
 from itertools import takewhile
 
+from jaxnb.display.text import middle
 from jaxnb.labels import capitalized, processes_label, ranks_label
 from jaxnb.model import dispatches as model
 from jaxnb.model.scripts import cell_label, in_notebook
@@ -177,8 +178,10 @@ def _summary(
                     f"The programs differ first in a constant ({one[1]}){at}: "
                     f"{one[2]} on {labels[0]}, {other[2]} on {labels[1]}."
                 )
-        sources = (line.source for line in (*ours[a:b], *theirs[c:d]) if line.source)
-        return f"The programs differ first{_at(next(sources, ''))}."
+        known = (line for line in (*ours[a:b], *theirs[c:d]) if line.source)
+        first = next(known, model.ProgramLine(""))
+        code = f": `{middle(first.code, MAX_CHARS)}`" if first.code else ""
+        return f"The programs differ first{_at(first.source)}{code}."
     return "The programs differ so late in a long program that it is not shown."
 
 
@@ -321,7 +324,10 @@ Row = tuple[str, str, str, str, str]
 
 
 def rows_of(parted: model.Divergence) -> list[Row]:
-    """Returns who was about to do what as rows of a table; none where all rows say the same."""
+    """Returns who was about to do what as rows of a table; none where all rows say the same.
+
+    Where it is known how programs or arguments differ that come from one line, there is one row.
+    """
     found = parted.sides
     made = [side.dispatch for side in found if side.dispatch is not None]
     # What it is given and gives helps to tell apart what has one name.
@@ -332,7 +338,12 @@ def rows_of(parted: model.Divergence) -> list[Row]:
         for side in found
         if made
     ]
-    return rows if len({row[1:] for row in rows}) > 1 else []
+    if len({row[1:] for row in rows}) > 1:
+        return rows
+    if parted.program is None and not parted.differences:
+        return []
+    everyone = ranks_label(sorted(i for side in found for i in side.processes))
+    return [(everyone, *rows[0][1:])]
 
 
 def _row(

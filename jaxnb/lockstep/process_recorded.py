@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import linecache
 import re
 import threading
 import time
 import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import jax
@@ -40,6 +41,7 @@ MIN_PROGRAMS = 4
 """So many are remembered however long they are."""
 
 Lines = Callable[[], list[model.ProgramLine]]
+Names = Callable[[], list[str]]
 
 
 class Programs:
@@ -50,7 +52,7 @@ class Programs:
     """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[int, tuple[int, Lines]] = OrderedDict()
+        self._kept: OrderedDict[int, tuple[int, Lines, Names]] = OrderedDict()
         self._chars = 0
         self._lock = threading.Lock()
 
@@ -71,10 +73,14 @@ class Programs:
         def read() -> list[model.ProgramLine]:
             return [*before, *of_program(), *after]
 
-        found = read() if large else None
+        names = internals.executable_parameters(executable)
+        kept = len(text), read, names
+        if large:
+            kept = len(text), functools.partial(list, read()), functools.partial(list, names())
         with self._lock:
-            self._chars -= self._kept.pop(fingerprint, (0, read))[0]
-            self._kept[fingerprint] = len(text), read if found is None else lambda: found
+            if fingerprint in self._kept:
+                self._chars -= self._kept.pop(fingerprint)[0]
+            self._kept[fingerprint] = kept
             self._chars += len(text)
             while (count := len(self._kept)) > MAX_PROGRAMS or (
                 count > MIN_PROGRAMS and self._chars > MAX_CHARS
@@ -85,7 +91,20 @@ class Programs:
         """Returns a program for people; empty if it is not remembered. Any thread may ask."""
         with self._lock:
             kept = self._kept.get(fingerprint)
-        return kept[1]() if kept is not None else []
+        return list(map(_with_code, kept[1]())) if kept is not None else []
+
+    def parameters(self, fingerprint: int, count: int) -> list[str]:
+        """Returns what a program calls its so many arguments; empty for what is not known."""
+        with self._lock:
+            kept = self._kept.get(fingerprint)
+        names = kept[2]() if kept is not None else []
+        return names if len(names) == count else [""] * count
+
+
+def _with_code(line: model.ProgramLine) -> model.ProgramLine:
+    file, _, number = line.source.rpartition(":")
+    code = linecache.getline(file, int(number)).strip() if file.startswith("<cell ") else ""
+    return replace(line, code=code) if code else line
 
 
 MOST = 100

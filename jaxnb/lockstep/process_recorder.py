@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jaxnb.compat import jax_dispatch as internals
@@ -319,7 +320,9 @@ class Recorder:
         if entry is None or (entry.known.processes, entry.number) != (processes, number):
             return []
         of_host = process_inputs.arguments_of_host(entry.origins, entry.of_host)
-        return [*ORIGINS.described(entry.origins), *of_host]
+        names = self.programs.parameters(entry.known.fingerprint, len(entry.origins))
+        found = [*ORIGINS.described(entry.origins), *of_host]
+        return [replace(each, parameter=names[each.position]) for each in found]
 
     def failed(self, depth: int, error: BaseException) -> None:
         """Notes what was raised while dispatches were made."""

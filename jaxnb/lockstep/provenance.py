@@ -16,6 +16,8 @@ _MENDS = (
 OF_PARTS = "; from shards of: "
 """Separates what made an array from the origin of the array whose shards it was made from."""
 
+Sides = tuple[tuple[tuple[int, ...], Argument | None], ...]
+
 MOST_TOLD = 4
 """So many arguments or names are told one by one; of the others, how many there are."""
 
@@ -28,10 +30,15 @@ def differing_arguments(given: Mapping[int, Sequence[Argument]]) -> tuple[Differ
     """
     by_place = {i: {each.position: each for each in those} for i, those in given.items()}
     return tuple(
-        Difference(f"argument leaf {place}", found)
+        Difference(_argument_label(place, found), found)
         for place in sorted({place for each in by_place.values() for place in each})
         if len(found := _sides({i: each.get(place) for i, each in by_place.items()})) > 1
     )
+
+
+def _argument_label(place: int, sides: Sides) -> str:
+    name = next((each.parameter for _, each in sides if each and each.parameter), "")
+    return f"argument `{name}`" if name else f"argument leaf {place}"
 
 
 def differ_in_number_only(given: Mapping[int, Sequence[Argument]], who: Sequence[int]) -> bool:
@@ -79,9 +86,7 @@ def are_one(mine: Argument | None, its: Argument | None) -> bool:
     return mine.number == its.number or (mine.made.place == its.made.place != 0)
 
 
-def _sides(
-    at: Mapping[int, Argument | None],
-) -> tuple[tuple[tuple[int, ...], Argument | None], ...]:
+def _sides(at: Mapping[int, Argument | None]) -> Sides:
     groups: list[list[int]] = []
     for i, each in sorted(at.items()):
         known = next((who for who in groups if are_one(at[who[0]], each)), None)
@@ -229,8 +234,8 @@ def _other_data(difference: Difference) -> str:
     kind, name = (len(told) == 1 and told.pop()) or ("", "")
     if kind != "host":
         return ""
-    labels = " / ".join(processes_label(who) for who, _ in difference.sides)
-    return f"{labels} passed {name} with other data"
+    labels = " / ".join(ranks_label(who) for who, _ in difference.sides)
+    return f"processes {labels} passed {name} with different data"
 
 
 def _other_shapes(difference: Difference) -> str:

@@ -56,17 +56,19 @@ class Argument:
             there holds it.
         number: The array's origin number; of host data, a digest.
         made: What made it.
+        parameter: What the function calls it: ``"batch['x']"``; empty if that is not known.
     """
 
     position: int
     name: str
     number: int
     made: Made
+    parameter: str = ""
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Argument:
         """Makes it of what JSON has kept of it."""
-        return cls(plain["position"], plain["name"], plain["number"], Made(*plain["made"]))
+        return cls(**{**plain, "made": Made(*plain["made"])})
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ class Difference:
     """One place at which processes used, or hold, arrays that are not parts of one array.
 
     Attributes:
-        place: ``"argument leaf 0"``, or the name that all have for it.
+        place: ``"argument `x`"``, ``"argument leaf 0"`` if that has no name, or the name that all
+            have for it.
         sides: Who has which.
     """
 
@@ -89,10 +92,12 @@ class ProgramLine:
     Attributes:
         text: As XLA prints it: ``"f32[8]{0} multiply(f32[8]{0} tmp_0, f32[8]{0} tmp_1)"``.
         source: The line of Python that it comes from: ``"<cell 3>:5"``; empty if nobody knows.
+        code: What stands there; empty if it is not in a cell.
     """
 
     text: str
     source: str = ""
+    code: str = ""
 
 
 Processes = tuple[int, ...]

@@ -144,6 +144,16 @@ def test_programs_that_differ_in_a_constant_are_a_table():
     assert "They differ" not in folded.html
 
 
+def test_programs_that_differ_otherwise_are_one_row_and_the_first_difference() -> None:
+    result = diverged(MADE, MADE, replace(MADE, fingerprint=6))
+    program = ProgramDifference(((0, 1), (2,)), ("-a", "+b"), 0, "They differ at `y`.")
+    result = replace(result, divergence=replace(result.divergence, program=program))
+    text = card_error.error_card(result).text
+    assert "They differ at `y`." in " ".join(text.split())
+    assert "  0-2         3  jit(f) float32[8,4] -> float32[]  f(x)\n" in text
+    assert divergence_card(result).text == "The compiled programs:\n  -a\n  +b"
+
+
 def test_who_an_interrupt_found_waiting_inside_jax_is_one_line():
     def interrupted(line: int, *inside: str) -> ProcessError:
         frames = "\n\n".join([f"Cell In[7], line {line}\n----> {line} f(x)", *inside])

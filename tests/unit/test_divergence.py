@@ -211,6 +211,18 @@ def test_a_constant_is_named_with_its_values() -> None:
     assert "+f32[] constant(4)   # line 5 of cell [3]" in lines
 
 
+def test_a_constant_of_a_shard_map_body_is_where_it_is_used() -> None:
+    frames = Frames({
+        1: (SourceLine("<cell 3>", 5, "body"), 0), 2: (SourceLine("<cell 3>", 9, "<module>"), 0)
+    })  # fmt: skip
+    called = 'metadata={op_name="jit(f)/shard_map%s" stack_frame_id=2}'
+    text = HLO.replace("constant(3)", "constant(3), " + called % "").replace(
+        'metadata={op_name="m" stack_frame_id=1}', called % "/broadcast.3"
+    )
+    lines = program_lines(text, frames)
+    assert [each.source for each in lines if " constant(" in each.text] == ["<cell 3>:5"]
+
+
 def test_of_each_program_the_constant_is_known_in_which_they_differ() -> None:
     others = [HLO.replace("constant(3)", f"constant({k})") for k in (4, 5)]
     programs = {(i,): program_lines(text, FRAMES) for i, text in enumerate([HLO, *others])}

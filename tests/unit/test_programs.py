@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -124,14 +125,20 @@ def test_what_is_no_message_is_an_error() -> None:
 def test_few_are_kept_of_large_programs(
     monkeypatch: pytest.MonkeyPatch, chars: int, kept: int
 ) -> None:
-    monkeypatch.setattr(jax_dispatch, "executable_lines", lambda number: lambda: [number])
+    def lines(number: int) -> Callable[[], list[ProgramLine]]:
+        return lambda: [ProgramLine(str(number))]
+
+    monkeypatch.setattr(jax_dispatch, "executable_lines", lines)
+    monkeypatch.setattr(jax_dispatch, "executable_parameters", lambda number: lambda: ["x"])
     programs = Programs()
     for number in range(2 * MAX_PROGRAMS):
         programs.keep(number, number, "x" * chars, ["fact"])
         programs.keep(number, number, "x" * chars, ["fact"])  # compiled once more
     there = [number for number in range(2 * MAX_PROGRAMS) if programs.lines(number)]
     assert there == [*range(2 * MAX_PROGRAMS)][-kept:]
-    assert programs.lines(there[-1]) == [ProgramLine("fact"), there[-1]]
+    assert programs.lines(there[-1]) == [ProgramLine("fact"), ProgramLine(str(there[-1]))]
+    assert programs.parameters(there[-1], 1) == ["x"]
+    assert programs.parameters(there[-1], 2) == programs.parameters(-1, 2) == ["", ""]
 
 
 def test_lines_that_only_the_first_compilation_had_are_nowhere() -> None:

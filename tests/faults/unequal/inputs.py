@@ -77,7 +77,7 @@ _ANOTHER = Row(
     "argument",
     ("float(total(b if process_index else a))",),
     ("float(total(b if num_processes else a))",),
-    r"(?s)Argument leaf 0: process 0 passed `a` \(made at line \d+ of cell \[\d+\] by "
+    r"(?s)Argument `\w+`: process 0 passed `a` \(made at line \d+ of cell \[\d+\] by "
     r"make_array_from_callback.*processes 1-3 passed `b` \(made at",
 )
 
@@ -125,7 +125,7 @@ INPUTS = (
         ("p = params if process_index else {'w': params['b'], 'b': params['w']}\n"
          "float(both(p))",),
         ("p = {'w': params['w'], 'b': params['b']} if process_index else params\nfloat(both(p))",),
-        r"Argument leaf 0: .*Argument leaf 1: ",
+        r"Argument `p\['b'\]`: .*Argument `p\['w'\]`: ",
     ),
     Row(
         "not bound anew where the cell failed",
@@ -323,7 +323,7 @@ REPLICAS = (
         "host data",
         ("jax.jit(lambda x, y: x + y)(a, 0.1 if process_index else 0.2);",),
         ("jax.jit(lambda x, y: x + y)(a, 0.1 if num_processes else 0.2);",),
-        r"Argument leaf 1: process 0 passed 0\.2, processes 1-3 passed 0\.1\.",
+        r"Argument `y`: process 0 passed 0\.2, processes 1-3 passed 0\.1\.",
     ),
     Row(
         "one element of a large NumPy array",

@@ -40,7 +40,7 @@ PROGRAMS = (
         "precision",
         "m = make(1, whole, 16).reshape(4, 4)\n"
         "jax.jit(lambda m: jnp.matmul(m, m, precision='highest' if ODD else None))(m);",
-        "The programs differ first at line 2 of cell.*highest",
+        r"The programs differ first at line 2 of cell \[\d+\]: `jax\.jit\(lambda m: .*highest",
     ),
     _row(
         "compiler_options",
