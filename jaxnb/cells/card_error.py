@@ -297,7 +297,8 @@ def _sides(result: CellResult, error: ProcessError) -> tuple[str, Table | None]:
         return "", None
     differ = differing_arguments(parted.sides)
     number = f"Dispatch {parted.number} of {the_cell()}" if parted.number else "It"
-    said = f"{number} has run on none{trust}{f' {capitalized(differ)}.' if differ else ''}"
+    none = "None of these has run" if parted.kind == "order" else f"{number} has run on none"
+    said = f"{none}{trust}{f' {capitalized(differ)}.' if differ else ''}"
     if parted.program is not None and not parted.program.constants:
         said += f" {parted.program.summary}"
     columns = [Column("process"), Column("line", ">"), Column(optional=True),

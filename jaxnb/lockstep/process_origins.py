@@ -320,8 +320,12 @@ class Origins:
 
     def bound(self) -> list[Argument]:
         """Returns all names of the namespace that hold global arrays, leaves of containers too."""
-        found = ((name, self.of(value)) for name, value in self.variables(MOST_HOLDERS))
-        return [Argument(0, name, *origin) for name, origin in found if origin and origin[1].base]
+        found = ((n, self.of(v), self.array_of(v)) for n, v in self.variables(MOST_HOLDERS))
+        return [
+            Argument(0, name, *origin, processes=tuple(_processes(array.sharding)))
+            for name, origin, array in found
+            if origin and origin[1].base
+        ]
 
     def _created(self, array: Any, of: Any) -> None:
         parts = [part for each in of if (part := getattr(each, PART, None)) is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 
 from jaxnb.labels import APART, capitalized, paths_label, processes_label, ranks_label
 from jaxnb.model.dispatches import Argument, Difference, Made
@@ -69,7 +70,14 @@ def differing_names(bound: Mapping[int, Mapping[str, Argument]]) -> tuple[Differ
         Difference(name, found)
         for name in names
         if len(found := _sides({i: e[name] for i, e in bound.items() if name in e})) > 1
+        and any(_meet(one, other) for (_, one), (_, other) in combinations(found, 2))
     )
+
+
+def _meet(one: Argument | None, other: Argument | None) -> bool:
+    """Whether arrays span a process in common: else processes have one each on purpose."""
+    both = [set(each.processes) for each in (one, other) if each and each.processes]
+    return len(both) < 2 or bool(set.intersection(*both))
 
 
 def are_one(mine: Argument | None, its: Argument | None) -> bool:

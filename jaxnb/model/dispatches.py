@@ -46,6 +46,10 @@ Origin = tuple[int, Made]
 """An array's own number, ``base`` plus its place among the results, and what made it."""
 
 
+Processes = tuple[int, ...]
+"""The indices of the processes that a computation spans, or that hold an array; ascending."""
+
+
 @dataclass(frozen=True)
 class Argument:
     """A global array, or host data, that was given to a dispatch.
@@ -57,6 +61,7 @@ class Argument:
         number: The array's origin number; of host data, a digest.
         made: What made it.
         parameter: What the function calls it: ``"batch['x']"``; empty if that is not known.
+        processes: Of an array that a name holds, those that it spans; else empty.
     """
 
     position: int
@@ -64,6 +69,7 @@ class Argument:
     number: int
     made: Made
     parameter: str = ""
+    processes: Processes = ()
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Argument:
@@ -98,10 +104,6 @@ class ProgramLine:
     text: str
     source: str = ""
     code: str = ""
-
-
-Processes = tuple[int, ...]
-"""The indices of the processes that a computation spans, or that hold an array; ascending."""
 
 
 @dataclass(frozen=True)

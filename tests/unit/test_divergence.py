@@ -19,7 +19,7 @@ from jaxnb.lockstep.divergence import (
     sides,
     text_of,
 )
-from jaxnb.lockstep.provenance import origin_text, unequal_names_text
+from jaxnb.lockstep.provenance import differing_names, origin_text, unequal_names_text
 from jaxnb.model import scripts
 from jaxnb.model.dispatches import (
     Argument,
@@ -27,6 +27,7 @@ from jaxnb.model.dispatches import (
     Dispatch,
     Made,
     OriginKind,
+    Processes,
     ProgramLine,
     Shapes,
 )
@@ -165,6 +166,17 @@ def test_arrays_of_other_shapes_are_of_no_other_step(kind: OriginKind, said: str
         for i in range(2)
     ]
     assert said in unequal_names_text(4, [Difference("x", tuple(sides))])
+
+
+@pytest.mark.parametrize(
+    ("spans", "count"), [(((0, 1), (0, 1)), 1), (((0,), (1,)), 0), (((0, 1), (1,)), 1)]
+)
+def test_arrays_over_other_processes_are_no_parts_of_one(
+    spans: tuple[Processes, Processes], count: int
+) -> None:
+    made = [Made(i + 1, "dispatch", "jit(f)", 3, 1, 2) for i in range(2)]
+    bound = {i: {"x": Argument(0, "x", i, made[i], processes=spans[i])} for i in range(2)}
+    assert len(differing_names(bound)) == count
 
 
 # ---------------------------------------------------------- two compiled programs as one short diff
