@@ -202,9 +202,9 @@ def live_buffers() -> Buffers:
     array, so they are not asked for unless somebody may have them already.
     """
     found: Buffers = {}
+    shards: dict[Any, Shards] = {}
     spread: list[tuple[Any, tuple[int, ...], int]] = []
     sizes: set[tuple[int, int]] = set()  # of arrays on one device: its id, and bytes
-    shards: dict[Any, Shards] = {}
     for array in jax.live_arrays():
         try:
             devices, nbytes = _shards_of(array, shards)
@@ -250,13 +250,21 @@ Shards = tuple[tuple[int, ...], int]
 """The devices of this process that hold a part of an array, and a part's bytes."""
 
 
+_SHARDS = "_jaxnb_shards"
+"""An attribute of arrays: a cell asks twice for those of each array that lives."""
+
+
 def _shards_of(array: Any, known: dict[Any, Shards]) -> Shards:
+    found: Shards | None = array.__dict__.get(_SHARDS)
+    if found is not None:
+        return found
     key = sharding, shape, dtype = array.sharding, array.shape, array.dtype
     found = known.get(key)
     if found is None:
         devices = tuple(device.id for device in sharding.addressable_devices)
         bits = dtype_facts(dtype).itemsize_bits
         found = known[key] = devices, -(-math.prod(sharding.shard_shape(shape)) * bits // 8)
+    array.__dict__[_SHARDS] = found
     return found
 
 
