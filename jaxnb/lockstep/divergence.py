@@ -94,14 +94,13 @@ def _constants(
     operations = [[e for e in lines if not _PLUMBING.match(e.text)] for _, lines in programs]
     if len({len(each) for each in operations}) > 1:
         return ()
-    held: list[list[str]] = []
+    held: dict[tuple[str, ...], None] = {}
     for at in zip(*operations, strict=True):
         if len({_without_names(each.text) for each in at}) == 1:
             continue
         found = [_CONSTANT.match(each.text) for each in at]
-        held.append([
-            f"{each[2]}{_at(line.source)}" for each, line in zip(found, at, strict=True) if each
-        ])  # fmt: skip
+        known = zip(found, at, strict=True)
+        held[tuple(f"{each[2]}{_at(line.source)}" for each, line in known if each)] = None
         if not all(found) or len(held) > _MOST_CONSTANTS:
             return ()
     told = (" and ".join(each) for each in zip(*held, strict=True))
@@ -340,7 +339,7 @@ def rows_of(parted: model.Divergence) -> list[Row]:
     ]
     if len({row[1:] for row in rows}) > 1:
         return rows
-    if parted.program is None and not parted.differences:
+    if not (parted.program or parted.differences or differing_arguments(found)):
         return []
     everyone = ranks_label(sorted(i for side in found for i in side.processes))
     return [(everyone, *rows[0][1:])]

@@ -270,7 +270,8 @@ class Lockstep:
     def _raise_unless_one(self, stop: Stop, dispatch: Dispatch) -> None:
         """Raises the error for a stop, unless only the numbering of the same inputs differs."""
         assert self._line is not None
-        mine = json.dumps([asdict(_shortened(dispatch)), dict(self.settings())])
+        shortened = replace(dispatch, name=dispatch.name[:MAX_NAME_CHARS])
+        mine = json.dumps([asdict(shortened), dict(self.settings())])
         at, settings, notes = _all_sides(stop, self._line.explain(stop, mine))
         if stop.kind == "dead":
             dead = [q for side in stop.sides if side.word is None for q in side.processes]
@@ -297,19 +298,6 @@ class Lockstep:
         text = arguments_text(differing_arguments(given))
         said = divergence.disagreement(divergence.sides(all_at, notes), about)
         raise DivergenceError(said + (f" {text}" if text else ""))
-
-
-def _shortened(dispatch: Dispatch) -> Dispatch:
-    """Returns a dispatch cut to what messages show: a few shapes, the beginning of its name.
-
-    Dispatches are compared by their digests, which are kept.
-    """
-    return replace(
-        dispatch,
-        name=dispatch.name[:MAX_NAME_CHARS],
-        arguments=dispatch.arguments and dispatch.arguments.few(),
-        results=dispatch.results and dispatch.results.few(),
-    )
 
 
 def _replicas(text: str) -> tuple[tuple[tuple[int, ...], int], ...]:
