@@ -51,7 +51,9 @@ Word = TypeVar("Word", bound=str)
 def suggest(word: str, known: Iterable[str]) -> str:
     """Returns ``" Did you mean 'x'?"`` for a near miss, else an empty string."""
     names = {each.lstrip("-"): each for each in known}
-    near = difflib.get_close_matches(word.lstrip("-"), names, n=1, cutoff=0.7)
+    word = word.lstrip("-")
+    near = difflib.get_close_matches(word, names, cutoff=0.7)
+    near.sort(key=lambda name: sorted(name) != sorted(word))  # letters that were swapped first
     return f" Did you mean {names[near[0]]!r}?" if near else ""
 
 

@@ -177,7 +177,7 @@ def missing_error(
     reasons: dict[str, list[int]] = {}
     for index, answer in missing.items():
         reasons.setdefault(answer.reason, []).append(index)
-    text = f"P{_by_process(reasons)[1:]}. Nothing was moved."
+    text = f"P{_by_process(reasons)[1:]}.{'' if is_layout else ' Nothing was moved.'}"
     having = [i for i in answers if i not in missing]
     if having:
         who = processes_label(having)

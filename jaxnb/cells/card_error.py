@@ -31,10 +31,12 @@ from jaxnb.lockstep.divergence import (
     rows_of,
 )
 from jaxnb.model.cells import NO_ANSWER, ProcessError
+from jaxnb.model.dispatches import Difference, Divergence
 from jaxnb.model.scripts import in_notebook, the_cell
 
 MOST_CHARS = 1500
 MOST_LINES = 24
+MOST_ROWS = 3
 """Of a longer message the beginning is shown: an array in full helps nobody."""
 
 SAME_CHARS = 300
@@ -175,7 +177,13 @@ def _is_cause(group: ErrorGroup, found: Sequence[ErrorGroup]) -> bool:
 
 def _beginning(message: str) -> str:
     """Returns a message, or as much of it as is shown."""
-    return "".join(message.splitlines(keepends=True)[:MOST_LINES])[:MOST_CHARS]
+    lines = message.splitlines(keepends=True)[:MOST_LINES]
+    rows = [i for i, line in enumerate(lines) if _ROW.match(line)][:MOST_ROWS]
+    return "".join(lines[: rows[-1] + 1 if len(rows) == MOST_ROWS else None])[:MOST_CHARS]
+
+
+_ROW = re.compile(r"[-+\s\d.,e\[\]]+$")
+"""A line of an array that is printed."""
 
 
 def _body(
@@ -214,21 +222,42 @@ def _messages_text(group: ErrorGroup) -> str:
 def refusal_text(result: CellResult, error: ProcessError) -> str:
     """Returns what is said of a refused dispatch if why has been told with the cell's output.
 
-    That is where inputs are not equal: the notice names them, with where they differ. Empty for
-    other errors.
+    That is where inputs or their shapes are not equal: the notice names them, with where they
+    differ. Empty for other errors.
     """
-    is_of_inputs = result.divergence is not None and result.divergence.cause == "input"
-    inputs = [each for each in result.unequal if each.array.role == "argument"]
-    if error.type_name != "DivergenceError" or not (is_of_inputs and inputs):
+    if error.type_name != "DivergenceError" or result.divergence is None:
         return ""
-    names = list(dict.fromkeys(each.name for each in inputs))
+    if any(each.is_of_error for each in result.pitfalls):
+        return f"Why is told above. {_HAS_RUN_ON_NONE}"
+    names = _of_other_shapes(result.divergence, result.unequal_names)
+    names = names if in_notebook("the table of them") else []  # a script ends with its variables
+    if result.divergence.cause == "input":
+        inputs = (each.name for each in result.unequal if each.array.role == "argument")
+        names = list(dict.fromkeys(inputs))
+    if not names:
+        return ""
     more = len(names) - _MOST_NAMES
     label = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
     are = "are" if len(names) > 1 else "is"
-    return (
-        f"{label} {are} not equal on all processes, as was told above. The computation has run on "
-        "none of them, and what was computed before is valid."
-    )
+    return f"{label} {are} not equal on all processes, as was told above. {_HAS_RUN_ON_NONE}"
+
+
+_HAS_RUN_ON_NONE = "The computation has run on none of them, and what was computed before is valid."
+
+
+def _of_other_shapes(parted: Divergence, names: Sequence[Difference]) -> list[str]:
+    """Returns the variables of other shapes that were given to a computation that has parted."""
+    given = {
+        process: side.dispatch.arguments.first
+        for side in parted.sides
+        if parted.kind == "shapes" and side.dispatch and side.dispatch.arguments
+        for process in side.processes
+    }
+    return [
+        f"`{name.place}`"
+        for name in names
+        if all(each and each.type in given.get(p, ()) for who, each in name.sides for p in who)
+    ]
 
 
 def odd_text(result: CellResult) -> str:
@@ -268,7 +297,7 @@ def error_card(result: CellResult, *, ansi: bool = False, is_whole: bool = False
         said, table = ("", None) if told or i or is_whole else _sides(result, error)
         body: list[Block]
         if told:
-            body, text = [], told
+            body, text = [], by_words(told)
         elif table is not None:
             body, text = [Note(said), table], f"{by_words(said)}\n{table_text(table, WIDTH)}"
         else:

@@ -22,6 +22,7 @@ from jaxnb.display.card import NOTHING, Card, by_process_block, card_of, stacked
 from jaxnb.display.markup import Said, View, grouped, is_rich, needs_front_end, shown_alike, view_of
 from jaxnb.display.text import labelled
 from jaxnb.labels import LOST, Outputs, plural, processes_label, ranks_label
+from jaxnb.lockstep.provenance import SAME_SHAPE
 from jaxnb.model.arrays import ArrayInfo
 from jaxnb.model.cells import RichOutput, ValueInfo
 
@@ -55,13 +56,12 @@ def _unlike_card(result: CellResult) -> Card:
     shapes = {each.shape for each in arrays if each is not None and not each.fully_addressable}
     if len(shapes) < 2:
         return NOTHING
-    return card_of(Note(_UNLIKE), tone="warn")
+    return card_of(Note(f"{_UNLIKE} {SAME_SHAPE}"), tone="warn")
 
 
 _UNLIKE = (
     "This is not one array: it spans the processes, and its shape differs between them. What is "
-    "computed with it diverges. All processes have to give it the same global shape, and as much "
-    "data as their devices hold of it."
+    "computed with it diverges."
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -86,9 +87,11 @@ def keep_tracebacks(
     """Has a shell's errors taken by a function, in the place of being shown.
 
     IPython documents ``_showtraceback`` as the method to replace for that; ipykernel's publishes
-    an error, which would show it beside jaxnb's own.
+    an error, which would show it beside jaxnb's own. And it warns after a SystemExit that ``exit``
+    ends a shell: here it ends none.
     """
     shell._showtraceback = keep
+    warnings.filterwarnings("ignore", "To exit: use 'exit'")
 
 
 def note_traceback(shell: Any, lines: list[str]) -> None:

@@ -173,6 +173,12 @@ def copies_compared(error: BaseException) -> Any:
     return None
 
 
+def compares_copies(error: BaseException) -> bool:
+    """Whether it was raised as ``device_put`` compared the copies of all processes."""
+    frames = (frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__))
+    return {"_device_put_sharding_impl", "assert_equal"} <= {*frames}
+
+
 def in_eager_shard_map(error: BaseException) -> bool:
     """Whether it was raised in a function that an eager ``shard_map`` called."""
     codes = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))

@@ -100,7 +100,7 @@ def _constants(
             continue
         found = [_CONSTANT.match(each.text) for each in at]
         known = zip(found, at, strict=True)
-        held[tuple(f"{each[2]}{_at(line.source)}" for each, line in known if each)] = None
+        held[tuple(f"{_value(each)}{_at(line.source)}" for each, line in known if each)] = None
         if not all(found) or len(held) > _MOST_CONSTANTS:
             return ()
     told = (" and ".join(each) for each in zip(*held, strict=True))
@@ -108,6 +108,13 @@ def _constants(
 
 
 _MOST_CONSTANTS = 3
+
+_COMPLEX = re.compile(r"\(([^(),]+), ([^(),]+)\)")
+
+
+def _value(constant: re.Match[str]) -> str:
+    """Returns a constant as Python writes it, which has no parentheses for a complex number."""
+    return _COMPLEX.sub(r"\1+\2j", constant[2]).replace("+-", "-")
 
 
 _PLUMBING = re.compile(r"^(?:ROOT )?(?:\(.*\)|\S+) (?:parameter|tuple|get-tuple-element)\(")
@@ -175,7 +182,7 @@ def _summary(
                 at = _at(ours[i].source or theirs[j].source)
                 return (
                     f"The programs differ first in a constant ({one[1]}){at}: "
-                    f"{one[2]} on {labels[0]}, {other[2]} on {labels[1]}."
+                    f"{_value(one)} on {labels[0]}, {_value(other)} on {labels[1]}."
                 )
         known = (line for line in (*ours[a:b], *theirs[c:d]) if line.source)
         first = next(known, model.ProgramLine(""))

@@ -34,6 +34,7 @@ import jax
 import numpy as np
 
 from jaxnb.compat import jax_arrays as internals
+from jaxnb.labels import type_label
 from jaxnb.lockstep.provenance import OF_PARTS, origin_text
 from jaxnb.model.dispatches import Argument, DispatchEnd, Made, Origin
 
@@ -320,10 +321,16 @@ class Origins:
 
     def bound(self) -> list[Argument]:
         """Returns all names of the namespace that hold global arrays, leaves of containers too."""
-        found = ((n, self.of(v), self.array_of(v)) for n, v in self.variables(MOST_HOLDERS))
+        found = [(n, v, self.of(v)) for n, v in self.variables(MOST_HOLDERS)]
         return [
-            Argument(0, name, *origin, processes=tuple(_processes(array.sharding)))
-            for name, origin, array in found
+            Argument(
+                0,
+                name,
+                *origin,
+                processes=tuple(_processes(self.array_of(value).sharding)),
+                type=type_label(value.dtype, value.shape),
+            )
+            for name, value, origin in found
             if origin and origin[1].base
         ]
 

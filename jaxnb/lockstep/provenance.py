@@ -14,6 +14,12 @@ _MENDS = (
     "value."
 )
 
+SAME_SHAPE = (
+    "All processes have to give it the same global shape, and as much data as their devices hold "
+    "of it."
+)
+"""What is said of an array whose shape differs between processes."""
+
 OF_PARTS = "; from shards of: "
 """Separates what made an array from the origin of the array whose shards it was made from."""
 
@@ -138,13 +144,12 @@ def names_rows(cell: int, differences: Sequence[Difference]) -> list[tuple[str, 
     rows: list[tuple[str, str, str]] = []
     for alike in _alike(differences):
         names = paths_label(each.place for each in alike).replace("`", "")
-        others = _other_shapes(alike[0])
-        held = [("", others)] if others else [
-            (ranks_label(who), source_text(each)) for who, each in alike[0].sides
-        ]  # fmt: skip
-        for k, (who, what) in enumerate(held):
+        for k, (who, each) in enumerate(alike[0].sides):
+            what = source_text(each)
+            if each is not None and _other_shapes(alike[0]):
+                what = ", ".join(filter(None, [each.type, what.partition(",")[0]]))
             short = what.replace(f" of {cell_label(cell)}", "").replace(_COUNTED, "")
-            rows.append(("" if k else names, who, short))
+            rows.append(("" if k else names, ranks_label(who), short))
     return rows
 
 
@@ -216,6 +221,8 @@ def unequal_names_heading(
 
 def how_to_go_on(differences: Sequence[Difference]) -> str:
     """Returns which step all have completed, where that is known, and what to do."""
+    if all(map(_other_shapes, differences)):
+        return f" {SAME_SHAPE}"
     return f"{_last_common_step(differences)}{in_notebook(_MENDS)}"
 
 
@@ -255,8 +262,12 @@ def _other_shapes(difference: Difference) -> str:
     kind, text = (len(made) == 1 and made.pop()) or ("", "")
     if kind != "created":
         return ""
-    labels = " / ".join(processes_label(who) for who, _ in difference.sides)
-    return f"{text.partition(',')[0]}, with other shapes, dtypes or processes on {labels}"
+    types = [(each.type if each else "", who) for who, each in difference.sides]
+    labels = " / ".join(processes_label(who) for _, who in types)
+    how = f"with other shapes, dtypes or processes on {labels}"
+    if all(each for each, _ in types) and len(dict(types)) == len(types):
+        how = ", ".join(f"{each} on {processes_label(who)}" for each, who in types)
+    return f"{text.partition(',')[0]}, {how}"
 
 
 def _held(difference: Difference) -> str:

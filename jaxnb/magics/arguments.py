@@ -365,7 +365,7 @@ class WordsParser(MagicParser):
         others: list[str] = []
         while words:
             word = words.pop(0)
-            name, _, value = word.partition("=")
+            name, has_value, value = word.partition("=")
             action = self.options.get(name)
             if not word.startswith("-"):
                 others.append(word)
@@ -373,7 +373,9 @@ class WordsParser(MagicParser):
                 options.append(word)
             else:
                 value = value or words.pop(0)
-                options.append(f"{name}={value if action.type is spec else unquoted(value)}")
+                value = value if action.type is spec else unquoted(value)
+                is_joined = has_value or value.startswith("-")
+                options += [f"{name}={value}"] if is_joined else [name, value]
         found = self.parse_words(options)
         found.words = others
         return found

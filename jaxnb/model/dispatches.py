@@ -62,6 +62,7 @@ class Argument:
         made: What made it.
         parameter: What the function calls it: ``"batch['x']"``; empty if that is not known.
         processes: Of an array that a name holds, those that it spans; else empty.
+        type: ``"float32[16,2]"``, of a variable; empty for what was given to a dispatch.
     """
 
     position: int
@@ -70,6 +71,7 @@ class Argument:
     made: Made
     parameter: str = ""
     processes: Processes = ()
+    type: str = ""
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Argument:

@@ -12,11 +12,13 @@ import jax
 import numpy as np
 
 from jaxnb.compat.jax_pitfalls import (
+    compares_copies,
     copies_compared,
     in_eager_shard_map,
     iterates_over_parts,
     unbound_axis,
 )
+from jaxnb.errors import DivergenceError
 from jaxnb.labels import format_bytes, plural, text_of, type_label
 from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import in_notebook
@@ -149,6 +151,23 @@ def _what_it_is(error: BaseException, text: str) -> tuple[str, str, str] | None:
             "Name an axis of the mesh, and call it in a function under `jax.shard_map(f, mesh=…, "
             "in_specs=…, out_specs=…)`.",
         )
+    if isinstance(error, DivergenceError) and (shapes := _shapes_compared(error, text)):
+        return (
+            "unequal-data",
+            f"`device_put` was given host data of other shapes: {shapes}.",
+            "It takes the whole array, the same on all processes. If each process is to have its "
+            "own rows, give it as many as the others (cut or pad), and type "
+            "`jax.make_array_from_process_local_data(sharding, x)`.",
+        )
+    if isinstance(error, jax.errors.TracerBoolConversionError):
+        return (
+            "traced-condition",
+            "`if`, `while`, `and`, `or`, `not` and `assert` need a value, which an array does not "
+            "have while JAX traces the function; and devices may have different ones.",
+            "To choose between values: `jnp.where(condition, a, b)`; between functions: "
+            "`jax.lax.cond(condition, f, g, x)`. What is the same on all devices, such as a flag, "
+            "can be a static argument: `jax.jit(f, static_argnames='flag')`.",
+        )
     if _UNEQUAL in text and _are_equal(copies_compared(error)):
         return (
             "unequal-data",
@@ -186,6 +205,17 @@ def _what_it_is(error: BaseException, text: str) -> tuple[str, str, str] | None:
             "NamedSharding(mesh, P('data')))`.",
         )
     return None
+
+
+def _shapes_compared(error: DivergenceError, text: str) -> str:
+    """Returns which shapes processes gave to ``device_put``; empty of other computations.
+
+    JAX compares them joined: the first dimension is the sum over the processes.
+    """
+    found = re.search(r"\w+\[[\d,]*\] on process[^;]*", text)
+    if found is None or not compares_copies(error):
+        return ""
+    return re.sub(r"(?<=\[)\d+", lambda n: str(int(n[0]) // jax.process_count()), found[0])
 
 
 def _are_equal(copies: Any) -> bool:

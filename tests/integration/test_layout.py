@@ -153,5 +153,7 @@ for _ in range(2000): deep = [deep]
         session.layout("ring")
     with pytest.raises(UsageError, match="`deep`, and it is nested over 300 deep"):
         session.layout("deep")
+    with pytest.raises(UsageError, match=r"^Processes 0-3 have no `absent`.$"):
+        session.layout("absent")
     assert session.layout("ring['w']")
     assert [each.pid for each in session.processes] == before

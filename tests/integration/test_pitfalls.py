@@ -82,6 +82,10 @@ TRIGGERS = {
         "w = np.random.default_rng(0).normal(size=2 * n)\ny = jax.device_put(w, rows)",
         ("unequal-data", 2, "equal data on all processes"),
     ),
+    "host data of other shapes": (
+        "w = np.ones((n + n * (process_index == 2), 2), np.float32)\ny = jax.device_put(w, rows)",
+        ("unequal-data", 2, "float32[8,2] on processes 0-1,3, float32[16,2] on process 2."),
+    ),
     "a gradient over Explicit axes": (
         "m = jax.make_mesh((n,), ('d',))\n"
         "a = put(np.ones((2 * n, 2), np.float32), NamedSharding(m, P('d')))\n"
@@ -233,7 +237,8 @@ def test_a_check_that_fails_does_no_harm_and_is_told_of_once(
     assert pitfalls(group, LOOP) == ()
 
 
-OF_PAGES = sorted({*re.findall(r"%spmd_help ([\w-]+)", page(""))} - {"seeds", "unchecked"})
+NO_PITFALLS = {"glossary", "seeds", "unchecked"}
+OF_PAGES = sorted({*re.findall(r"%spmd_help ([\w-]+)", page(""))} - NO_PITFALLS)
 """That no pitfall can be looked for does not happen: :func:`test_a_check_that_fails…` makes it."""
 
 

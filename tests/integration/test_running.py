@@ -248,6 +248,8 @@ def test_exit_does_not_end_the_process(session: Session) -> None:
         result = session.run(code)
         assert result.stdout == "[0-3] exit() ends no process of the group; type %spmd_stop\n"
         assert session.run("import os; os.getpid()").value == pids
+    result = session.run("raise SystemExit", raise_on_error=False)
+    assert (result.stderr, len(result.errors)) == ("", 4)
 
 
 # ---------------------------------------------------------------------- text

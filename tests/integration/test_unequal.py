@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from jaxnb.cells.card_cell import unequal_names_card
+from jaxnb.cells.card_error import error_card
 from jaxnb.cells.result import Agreement, CellResult
 from jaxnb.errors import CellError
+from jaxnb.lockstep.provenance import SAME_SHAPE
 from jaxnb.session import Session
 
 SETUP = """
@@ -27,6 +30,23 @@ def refused(session: Session, code: str) -> tuple[CellError, CellResult]:
     result = caught.value.result
     assert (result.cause, [each.name for each in result.unequal]) == ("input", ["`w`"])
     return caught.value, result
+
+
+def test_an_array_whose_rows_differ_is_told_with_its_shapes_and_the_error_is_short(
+    session: Session,
+) -> None:
+    code = "a = jax.make_array_from_process_local_data(sharded, np.ones(4 + 2 * process_index))"
+    session.run(SETUP)
+    result = session.run(f"{code}\na.sum()", raise_on_error=False)
+    said = " ".join(unequal_names_card(result).text.split())
+    assert "a 0 float32[16], made at line 1 by make_array_from_process_local_data 1" in said
+    assert said.endswith(SAME_SHAPE)
+    error = " ".join(error_card(result).text.split())
+    assert "line 2 `a` is not equal on all processes, as was told above. The comp" in error
+    # An error of another cause is shown whole.
+    result = session.run(f"{code}\nfloat('x')", raise_on_error=False)
+    assert result.unequal_names
+    assert "Cell In" in error_card(result).text
 
 
 def test_it_is_refused_again_until_it_is_made_anew(session: Session) -> None:

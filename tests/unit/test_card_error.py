@@ -203,6 +203,16 @@ def test_of_a_long_message_the_beginning_is_shown_once():
     assert len(text) < 2000
 
 
+def test_of_an_array_in_a_message_the_first_rows_are_shown():
+    rows = "\n".join(f" [ {i}.5 -1.2e-0{i}]" for i in range(9))
+    said = f"not equal. Expected: [[0 1]\n{rows}"
+    error = ProcessError("AssertionError", said, f"AssertionError: {said}", "", 3)
+    text = card_error.error_card(cell([None], errors={0: error})).text
+    assert "2.5 -1.2e-02" in text
+    assert "3.5" not in text
+    assert "more characters, in" in text
+
+
 def test_who_was_left_behind_comes_last_in_one_line_without_their_error():
     said = f"process 1: raised NameError at line 3. None of it has run, {STILL_VALID}."
     behind = ProcessError("DivergenceError", said, "", "", 4)
@@ -236,8 +246,8 @@ def test_a_refusal_whose_reason_is_told_above_is_short():
     card = card_error.error_card(replace(result, divergence=Divergence(7, 1, "inputs", ())))
     assert card.text == (
         "DivergenceError on processes 0-1 · line 5\n`a`, `b` are not equal on all processes, as "
-        "was told above. The computation has run on none of them, and what was computed before is "
-        "valid."
+        "was told above. The\ncomputation has run on none of them, and what was computed before "
+        "is\nvalid."
     )
     assert "<pre>" not in card.html
 

@@ -244,6 +244,7 @@ def test_too_few_devices() -> None:
     ("error", "code", "wanted"),
     [
         ("Cell magic `%%smpd` not found.", "%%smpd\nx", "Did you mean '%%spmd'?"),
+        ("Line magic function `%spmd_strat` not found.", "", "Did you mean '%spmd_start'?"),
         ("Line magic function `%tiem` not found.", "%tiem", ""),
         ("unexpected indent", " %%spmd\nx", "`%%spmd` must be the first thing in its cell"),
         ("unexpected indent", " %%time\nx", ""),

@@ -241,6 +241,10 @@ def test_of_each_program_the_constant_is_known_in_which_they_differ() -> None:
     found = difference(programs)
     assert found is not None
     assert found.constants == tuple(((i,), f"{i + 3} at line 5 of cell [3]") for i in range(3))
+    others = [HLO.replace("constant(3)", f"constant((3, {k}))") for k in (1, -0.5)]
+    complexes = difference({(i,): program_lines(text, FRAMES) for i, text in enumerate(others)})
+    assert complexes is not None
+    assert [said.split()[0] for _, said in complexes.constants] == ["3+1j", "3-0.5j"]
     found = difference(programs | {(3,): program_lines(HLO.replace("3)", "3.5)"), FRAMES)[:-1]})
     assert found is not None
     assert found.constants == ()
