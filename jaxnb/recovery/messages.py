@@ -17,7 +17,9 @@ from jaxnb.labels import (
     paths_label,
     plural,
     processes_label,
+    ranks_label,
 )
+from jaxnb.model.scripts import cell_label
 
 
 def seconds_without_processor(
@@ -254,6 +256,7 @@ class Recovered:
         hook_errors: What functions raised that :func:`jaxnb.on_recover` was given, and where.
         hook_output: What they printed, by process.
         resized: What there is to say where the new group is of another size, in sentences.
+        made_in: The cell that a variable was last bound in, of those lost of which it is known.
     """
 
     died: tuple[int, ...]
@@ -267,6 +270,7 @@ class Recovered:
     hook_errors: tuple[str, ...] = ()
     hook_output: Mapping[int, str] = field(default_factory=dict)
     resized: tuple[str, ...] = ()
+    made_in: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         size = f" ({format_bytes(self.nbytes)})" if self.kept else ""
@@ -279,6 +283,27 @@ class Recovered:
     @property
     def notes(self) -> tuple[str, ...]:
         """What else there is to know, in sentences."""
+        return (*self.notes_but_losses, *losses_text(self.new_losses, "Lost", self.using_one))
+
+    @property
+    def new_losses(self) -> list[Lost]:
+        """What was lost now."""
+        return [each for each in self.lost if not each.is_old]
+
+    @property
+    def using_one(self) -> str:
+        """What using something that is lost does, and which cells make it again."""
+        variables = {each.variable for each in self.new_losses}
+        cells: dict[int, list[str]] = {}
+        for name, cell in self.made_in.items():
+            if name in variables:
+                cells.setdefault(cell, []).append(name)
+        told = [f"{cell_label(cell)} ({paths_label(cells[cell])})" for cell in sorted(cells)]
+        return f"{USING_ONE[:-1]}: {', '.join(told)}." if told else USING_ONE
+
+    @property
+    def notes_but_losses(self) -> tuple[str, ...]:
+        """The notes without what was lost now."""
         told = [*self.resized]
         for why, those in by_text(self.given_up).items():
             said = f"{capitalized(processes_label(those))} {why}, and was ended by force."
@@ -296,7 +321,6 @@ class Recovered:
                 f"Copied to {processes_label(self.died)} (identical on the others): "
                 f"{paths_label(self.given, most=MOST_NAMED)}."
             )
-        told += losses_text([each for each in self.lost if not each.is_old], "Lost", USING_ONE)
         if old := dict.fromkeys(each.path for each in self.lost if each.is_old):
             told.append(f"Lost before, and still: {_paths(old)}.")
         told += [f"jaxnb.on_recover: {text}." for text in self.hook_errors]
@@ -309,14 +333,32 @@ def losses_text(lost: Sequence[Lost], beginning: str, then: str) -> list[str]:
     """Returns what is lost, and what to do; nothing if nothing is."""
     if not lost:
         return []
+    alike = _alike(lost)
+    told = [_told(those) for those in alike[:MOST_NAMED]]
+    if len(alike) > MOST_NAMED:
+        left = [each.path for those in alike[MOST_NAMED:] for each in those]
+        told.append(f"and {len(left)} more, {_paths(left, most=MOST_LISTED)}")
+    return [f"{beginning}: {'; '.join(told)}.{then}"]
+
+
+def losses_rows(lost: Sequence[Lost]) -> list[tuple[str, str, str]]:
+    """Returns what is lost, on which processes and why, as rows of a table."""
+    return [
+        (
+            f"{_paths(each.path for each in those)}{_also(those).rstrip(',')}".replace("`", ""),
+            ranks_label(those[0].processes),
+            those[0].reason,
+        )
+        for those in _alike(lost)
+    ]
+
+
+def _alike(lost: Sequence[Lost]) -> list[list[Lost]]:
+    """Groups what the same processes have lost for the same reason."""
     alike: dict[tuple[object, ...], list[Lost]] = {}
     for each in lost:
         alike.setdefault((each.processes, each.reason, each.also), []).append(each)
-    told = [_told(those) for those in list(alike.values())[:MOST_NAMED]]
-    if len(alike) > MOST_NAMED:
-        left = [each.path for those in list(alike.values())[MOST_NAMED:] for each in those]
-        told.append(f"and {len(left)} more, {_paths(left, most=MOST_LISTED)}")
-    return [f"{beginning}: {'; '.join(told)}.{then}"]
+    return [*alike.values()]
 
 
 def _told(lost: Sequence[Lost]) -> str:

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxnb.display.card import Card
+from jaxnb.display.blocks import Column, Note, Table
+from jaxnb.display.card import Card, card_of, stacked
 from jaxnb.errors import JaxnbError, RecoveryInterrupted, UsageError
 from jaxnb.labels import capitalized, format_bytes, format_seconds, plural, processes_label
 from jaxnb.launch.card_group import group_card
@@ -34,7 +35,17 @@ def recovered_card(group: GroupInfo, recovered: messages.Recovered) -> Card:
     tail = f"{new} · kept {kept}{size}"
     if recovered.died:
         tail = f"{processes_label(recovered.died)} had died · {tail}"
-    return group_card(group, tail, False, recovered.notes)
+    rows = messages.losses_rows(recovered.new_losses)
+    if len(rows) <= _MOST_IN_A_SENTENCE:
+        return group_card(group, tail, False, recovered.notes)
+    columns = [Column("lost", least=8), Column("process"), Column("why", least=20)]
+    table = Table(columns, rows[:_MOST_ROWS], more=(len(rows) - _MOST_ROWS, "row"))
+    lost = card_of(table, Note(recovered.using_one.strip()))
+    return stacked([group_card(group, tail, False, recovered.notes_but_losses), lost])
+
+
+_MOST_IN_A_SENTENCE = 2
+_MOST_ROWS = 12
 
 
 def recovered_text(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import symtable
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -18,13 +19,15 @@ from jaxnb.cells.outcome import outcome_of
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.running import RunningCell
 from jaxnb.errors import NanWarning, PitfallWarning, UsageError
-from jaxnb.labels import one_line, plural
+from jaxnb.labels import by_text, one_line, plural, processes_label, ranks_label
 from jaxnb.lockstep.settings import KnownSettings
-from jaxnb.model.cells import CellOutcome, CellRecord, CellRequest, code_seconds
+from jaxnb.model.cells import CellOutcome, CellRecord, CellRequest, ProcessError, code_seconds
 from jaxnb.model.dispatches import Cause, Trail
 from jaxnb.model.insight import Pitfall
+from jaxnb.model.scripts import cell_label
 from jaxnb.pitfalls.findings import Said, describe
 from jaxnb.profile.timelines import Timelines, Told
+from jaxnb.recovery.messages import Recovered
 from jaxnb.session.group import Life
 from jaxnb.session.reach import Reach
 from jaxnb.session.results import Ran
@@ -202,6 +205,28 @@ class Replayable:
         who = tuple(result.per_process)
         self._ran.append((request, None if len(who) == result.num_processes else who))
 
+    def _made(self, name: str) -> tuple[CellRequest, tuple[int, ...] | None] | None:
+        """Returns the last cell that has bound a variable, and its processes; None for all."""
+        ran = [] if self._is_over else self._ran
+        return next((each for each in reversed(ran) if _binds(each[0].code, name)), None)
+
+    def with_cells(self, recovered: Recovered) -> Recovered:
+        """Returns what a recovery did, with the cells that made what it has lost."""
+        variables = sorted({each.variable for each in recovered.new_losses})
+        made = {name: found[0].cell for name in variables if (found := self._made(name))}
+        return replace(recovered, made_in=made)
+
+    def only_on(self, errors: Mapping[int, ProcessError]) -> str:
+        """Returns which processes have a name that others lack, as its cell has run there only."""
+        for name, who in by_text({i: _missing_name(each) for i, each in errors.items()}).items():
+            cell, processes = self._made(name) or (None, None)
+            if cell is not None and processes is not None and not {*who} & {*processes}:
+                return (
+                    f"`{name}` is on {processes_label(processes)} only: {cell_label(cell.cell)}, "
+                    f"which made it, ran with `--ranks {ranks_label(processes)}`."
+                )
+        return ""
+
     def end(self) -> None:
         """Ends the history of processes that are gone; it is kept until the first new cell."""
         self._is_over = True
@@ -243,6 +268,25 @@ class Replayable:
             )
             raise
         return len(cells)
+
+
+def _missing_name(error: ProcessError) -> str:
+    found = re.fullmatch(r"name '(\w+)' is not defined.*", error.message)
+    return found[1] if found and error.type_name == "NameError" else ""
+
+
+_MAGIC = re.compile(r"^[%!].*", re.MULTILINE)
+
+
+def _binds(code: str, name: str) -> bool:
+    """Whether code binds a name outside of its functions; lines of IPython's own are left out."""
+    if name not in code:
+        return False
+    try:
+        found = symtable.symtable(_MAGIC.sub("", code), "", "exec").lookup(name)
+    except (SyntaxError, ValueError, KeyError):
+        return False
+    return found.is_assigned() or found.is_imported()
 
 
 class Records:

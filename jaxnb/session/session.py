@@ -204,7 +204,8 @@ class Session(Transfers):
         """
         self._life.require_open()
         size = other_size(self._life, num_processes, devices_per_process)
-        return self._recoveries.recover(progress or untold, size)
+        recovered = self._recoveries.recover(progress or untold, size)
+        return self._records.replayable.with_cells(recovered)
 
     def run(
         self,

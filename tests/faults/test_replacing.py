@@ -69,7 +69,7 @@ def kill(session: Session, *which: int) -> None:
 
 @pytest.mark.parametrize("which", [0, pytest.param(PROCESSES - 1, marks=pytest.mark.thorough)])
 def test_one_of_three(group: Session, which: int) -> None:
-    old = group.processes[which]
+    old, setup = group.processes[which], group.history[-1].cell
     kill(group, which)
     recovered = group.recover()
     new = group.processes[which]
@@ -80,6 +80,8 @@ def test_one_of_three(group: Session, which: int) -> None:
     assert without_replica(recovered) == {"x"}
     assert missing(recovered, which) == {"mine": "differs by process"}
     assert {"w", "state", "f", "mesh", "n", "make", "math"} <= set(recovered.given)
+    assert recovered.made_in == {"x": setup, "mine": setup}
+    assert f"that made them: cell [{setup}] (`mine` and `x`)." in str(recovered)
     assert group.state == "ready"
     assert [p.state for p in group.processes] == ["ready"] * PROCESSES
     assert_kept(group, AFTER)
