@@ -73,7 +73,8 @@ def type_of(value: Any) -> str:
         shape = value.wanted().region.result_shape
         return f"{value.info.dtype}[{', '.join(map(str, shape))}]"
     if is_array(value):
-        return f"NumPy {value.dtype}[{', '.join(map(str, value.shape))}]"
+        kind = type(value).__name__.replace("ndarray", "NumPy").removesuffix("Impl")
+        return f"{kind} {value.dtype}[{', '.join(map(str, value.shape))}]"
     if isinstance(value, PerProcess):
         kinds = {type_of(each) for each in value.values()}
         if len(kinds) > 1:

@@ -193,6 +193,8 @@ def _body(
     error, first = group.error, group.processes[0]
     plain = error.traceback or strip_ansi(error.traceback_ansi)
     text = _HEADING.sub("", (error.traceback_ansi if ansi else "") or plain)
+    if not is_whole and text.startswith(name := f"{error.type_name}: "):  # as the heading does
+        text = text.removeprefix(name)
     kept = _beginning(error.message)
     if group.messages:
         return f"{text.rstrip()}\n\n{_messages_text(group)}"

@@ -87,6 +87,9 @@ def _same_card(result: CellResult, array: ArrayInfo | None) -> Card:
     facts.append(_agreement_note(result, array))
     if info.digest and len(result.per_process) > 1:
         facts.append(info.digest_note)
+    is_own = array is not None and array.fully_addressable and len(array.shards) == 1
+    if is_own and info.array and info.array.shape and len(result.per_process) > 1:
+        facts.append("a copy on each process, not sharded")
     facts = [fact for fact in facts if fact]
     value = Shown(replace(view, text=view.text or f"<{info.type_name}>"))
     note = Facts(facts, look="small", before="— ")

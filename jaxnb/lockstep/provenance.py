@@ -206,7 +206,7 @@ def unequal_names_text(
         has_ended_alike: Whether it ended on all processes without an error or an interrupt.
     """
     heading = unequal_names_heading(cell, differences, has_ended_alike=has_ended_alike)
-    return f"{heading} {names_text(differences)}{how_to_go_on(differences)}"
+    return f"{heading} {names_text(differences)}{how_to_go_on(cell, differences)}"
 
 
 def unequal_names_heading(
@@ -219,11 +219,14 @@ def unequal_names_heading(
     return f"{cell_label(cell)} {how}."
 
 
-def how_to_go_on(differences: Sequence[Difference]) -> str:
-    """Returns which step all have completed, where that is known, and what to do."""
+def how_to_go_on(cell: int, differences: Sequence[Difference]) -> str:
+    """Returns which step all have completed, where that is known, and what to do after a cell."""
     if all(map(_other_shapes, differences)):
         return f" {SAME_SHAPE}"
-    return f"{_last_common_step(differences)}{in_notebook(_MENDS)}"
+    mends, sides = in_notebook(_MENDS), (side for each in differences for _, side in each.sides)
+    if all(side and (side.made.kind, side.made.cell) == ("created", cell) for side in sides):
+        mends = mends.replace(" that defines it", "")
+    return f"{_last_common_step(differences)}{mends}"
 
 
 def _last_common_step(differences: Sequence[Difference]) -> str:

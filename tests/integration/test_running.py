@@ -69,6 +69,10 @@ def test_a_replicated_array_comes_whole_and_once(session: Session) -> None:
     assert result.array.fully_replicated
     assert len({shard.digest for shard in result.array.shards}) == 1
     assert all(shard.digest for shard in result.array.shards)
+    assert "not sharded" not in value_card(result).text
+    own = session.run("jnp.ones(6)")
+    assert value_card(own).text.endswith("(byte-compared) · a copy on each process, not sharded")
+    assert "not sharded" not in value_card(session.run("jnp.ones(6)", ranks=[0])).text
 
 
 def test_arrays_inside_containers(session: Session) -> None:

@@ -203,6 +203,12 @@ def test_of_a_long_message_the_beginning_is_shown_once():
     assert len(text) < 2000
 
 
+def test_a_name_that_the_heading_has_is_not_said_again():
+    error = ProcessError("DivergenceError", "they part", "DivergenceError: they part", "", 3)
+    text = card_error.error_card(cell([None] * 2, errors={0: error, 1: error})).text
+    assert text.startswith("DivergenceError on processes 0-1 · line 3\nthey part\n")
+
+
 def test_of_an_array_in_a_message_the_first_rows_are_shown():
     rows = "\n".join(f" [ {i}.5 -1.2e-0{i}]" for i in range(9))
     said = f"not equal. Expected: [[0 1]\n{rows}"

@@ -92,11 +92,21 @@ def test_what_went_with_its_processes_is_said_to_be_gone(monkeypatch: pytest.Mon
     assert "until used" not in card.html
 
 
+class Param:
+    """As flax wraps an array."""
+
+    dtype, shape, sharding = "float32", (2,), None
+
+    def __array__(self) -> np.ndarray:
+        return np.zeros(2, np.float32)
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
         (gathered(), "float32[4, 2]"),
         (np.zeros((2, 3)), "NumPy float64[2, 3]"),
+        (Param(), "Param float32[2]"),
         (3, "int 3"),
         ("a" * 100, "str '" + "a" * 38 + "…"),
         ({"a": np.zeros(1), "b": [gathered()]}, "dict of 2 arrays"),
