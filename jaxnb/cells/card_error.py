@@ -229,7 +229,7 @@ def refusal_text(result: CellResult, error: ProcessError) -> str:
     """
     if error.type_name != "DivergenceError" or result.divergence is None:
         return ""
-    if any(each.is_of_error for each in result.pitfalls):
+    if any(each.is_of_error and each.line == error.line for each in result.pitfalls):
         return f"Why is told above. {_HAS_RUN_ON_NONE}"
     names = _of_other_shapes(result.divergence, result.unequal_names)
     names = names if in_notebook("the table of them") else []  # a script ends with its variables
@@ -311,7 +311,8 @@ def error_card(result: CellResult, *, ansi: bool = False, is_whole: bool = False
             text = f"{text.rstrip()}\n{hint}"
         folds.append(Fold(summary, body, opened=i == 0))
         where = _details(groups, i, told_in=strip_ansi(text))
-        heading = f"{name}: {odd}" if odd else f"{name} on {where}"
+        at = f" · {_lines(group)}" if told and group.lines else ""
+        heading = f"{name}: {odd}{at}" if odd else f"{name} on {where}"
         texts.append(f"{heading}\n{text}")
     return card_of(Either(folds, "\n\n".join(texts)), tone="error")
 

@@ -92,6 +92,7 @@ def _what(count: int, largest: str) -> str:
 
 
 _FETCH = "Fetching value for `jax.Array` that spans non-addressable"
+_TO_ONE_DEVICE = "first argument must be a fully addressable array or a non-addressable"
 _EXPLICIT, _SET_MESH = "Explicit", "via `jax.set_mesh`"
 _IN_SPECS = "does not match the specs of the input"
 _UNEQUAL = "passed to device_put is not the same on each process"
@@ -123,7 +124,8 @@ def explained(error: BaseException, code_name: str) -> list[Pitfall]:
 
 def _what_it_is(error: BaseException, text: str) -> tuple[str, str, str] | None:
     """Returns the kind, what has happened, and what to type instead; None of what is not known."""
-    if (isinstance(error, RuntimeError) and _FETCH in text) or iterates_over_parts(error):
+    is_fetch = isinstance(error, RuntimeError) and _FETCH in text
+    if is_fetch or _TO_ONE_DEVICE in text or iterates_over_parts(error):
         if in_eager_shard_map(error):
             return (
                 "eager-shard-map",

@@ -70,6 +70,7 @@ TRIGGERS = {
     ),
     "fetch by NumPy": ("1\nnp.asarray(x)", ("fetch", 2, "No process holds the whole")),
     "fetch by iteration": ("for a in x: print(a)", ("fetch", 1, "No process holds the whole")),
+    "printing without jit": ("jax.debug.print('{}', x)", ("fetch", 1, "none can read it, print")),
     "shapes in a loop": (
         "f = jax.jit(lambda a: a * 2)\nfor i in range(10):\n    f(np.ones(i + 1));",
         ("recompiled", 3, "`<lambda>` was compiled 10 times at this line."),

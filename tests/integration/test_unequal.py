@@ -43,6 +43,10 @@ def test_an_array_whose_rows_differ_is_told_with_its_shapes_and_the_error_is_sho
     assert said.endswith(SAME_SHAPE)
     error = " ".join(error_card(result).text.split())
     assert "line 2 `a` is not equal on all processes, as was told above. The comp" in error
+    one = code.replace("2 * process_index", "2 * (process_index == 1)")
+    result = session.run(f"{one}\na.sum()", raise_on_error=False)
+    error = " ".join(error_card(result).text.split())
+    assert error.startswith("DivergenceError: process 1 differs from the others · line 2 `a` is")
     # An error of another cause is shown whole.
     result = session.run(f"{code}\nfloat('x')", raise_on_error=False)
     assert result.unequal_names
