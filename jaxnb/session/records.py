@@ -205,21 +205,15 @@ class Replayable:
         who = tuple(result.per_process)
         self._ran.append((request, None if len(who) == result.num_processes else who))
 
-    def _made(self, name: str) -> tuple[CellRequest, tuple[int, ...] | None] | None:
+    def made(self, name: str) -> tuple[CellRequest, tuple[int, ...] | None] | None:
         """Returns the last cell that has bound a variable, and its processes; None for all."""
         ran = [] if self._is_over else self._ran
         return next((each for each in reversed(ran) if _binds(each[0].code, name)), None)
 
-    def with_cells(self, recovered: Recovered) -> Recovered:
-        """Returns what a recovery did, with the cells that made what it has lost."""
-        variables = sorted({each.variable for each in recovered.new_losses})
-        made = {name: found[0].cell for name in variables if (found := self._made(name))}
-        return replace(recovered, made_in=made)
-
     def only_on(self, errors: Mapping[int, ProcessError]) -> str:
         """Returns which processes have a name that others lack, as its cell has run there only."""
         for name, who in by_text({i: _missing_name(each) for i, each in errors.items()}).items():
-            cell, processes = self._made(name) or (None, None)
+            cell, processes = self.made(name) or (None, None)
             if cell is not None and processes is not None and not {*who} & {*processes}:
                 return (
                     f"`{name}` is on {processes_label(processes)} only: {cell_label(cell.cell)}, "
@@ -310,6 +304,12 @@ class Records:
         self.timelines = Timelines()
         self.replayable = Replayable()
         self.said = Said()
+
+    def with_cells(self, recovered: Recovered) -> Recovered:
+        """Returns what a recovery did, with the cells that made what it has lost."""
+        variables = sorted({each.variable for each in recovered.new_losses})
+        made = {name: found[0].cell for name in variables if (found := self.replayable.made(name))}
+        return replace(recovered, made_in=made)
 
     def new_pitfalls(self, ran: Ran) -> tuple[Pitfall, ...]:
         """Returns the pitfalls of a cell that no cell before it has told of, and notes them.

@@ -444,7 +444,7 @@ class Cells:
             if names and not running.is_shown:
                 running.notice(tell_names(names))
             return names
-        recovered = self.records.replayable.with_cells(recovered)
+        recovered = self.records.with_cells(recovered)
         names = names or self._examiner.names_since(running.request.cell)
         gone = {each.path for each in recovered.lost}
         names = tuple(each for each in names if each.place not in gone)

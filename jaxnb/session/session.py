@@ -204,8 +204,7 @@ class Session(Transfers):
         """
         self._life.require_open()
         size = other_size(self._life, num_processes, devices_per_process)
-        recovered = self._recoveries.recover(progress or untold, size)
-        return self._records.replayable.with_cells(recovered)
+        return self._records.with_cells(self._recoveries.recover(progress or untold, size))
 
     def run(
         self,
