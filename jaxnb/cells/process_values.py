@@ -95,7 +95,8 @@ def describe(
     except Exception as error:  # a user's __reduce__ may raise anything; the note carries it
         note = f"it cannot be pickled ({type(error).__name__}: {error})"
         has_parts = isinstance(value, dict | list | tuple)
-        return ValueInfo(type_name, b"", None, note, mimebundle, digest_note=PARTS * has_parts)
+        told = DELETED_IN_IT if pickler.has_deleted else PARTS * has_parts
+        return ValueInfo(type_name, b"", None, note, mimebundle, digest_note=told)
     hold(pickler.arrays)
     arrays = tuple(process_describe.describe(array, corner=False) for array in pickler.arrays)
     notes = [LAYOUT_ONLY] if arrays else []

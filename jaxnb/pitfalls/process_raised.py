@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -93,6 +94,7 @@ def _what(count: int, largest: str) -> str:
 
 _FETCH = "Fetching value for `jax.Array` that spans non-addressable"
 _TO_ONE_DEVICE = "first argument must be a fully addressable array or a non-addressable"
+_DELETED = "Array has been deleted"
 _EXPLICIT, _SET_MESH = "Explicit", "via `jax.set_mesh`"
 _IN_SPECS = "does not match the specs of the input"
 _UNEQUAL = "passed to device_put is not the same on each process"
@@ -114,8 +116,11 @@ def explained(error: BaseException, code_name: str) -> list[Pitfall]:
     if not found:
         return []
     kind, message, advice = found
-    if kind == "fetch" and (name := _spread_name(error, code_name)):
-        advice = re.sub(r"\bx\b", name, advice)
+    if kind == "fetch":
+        name = _name_of(error, code_name, lambda array: not array.is_fully_addressable)
+        advice = re.sub(r"\bx\b", name or "x", advice)
+    if kind == "deleted" and (name := _name_of(error, code_name, lambda a: a.is_deleted())):
+        message = message.replace("The array", f"`{name}`")
     if kind == "unbound-axis":
         message += _near_axis(error, code_name)
     of_error = pitfall(kind, code_name, _line_of(error, code_name), message, advice)
@@ -144,6 +149,15 @@ def _what_it_is(error: BaseException, text: str) -> tuple[str, str, str] | None:
             )
             + "`x.addressable_shards` for this process's part, or, on all processes, "
             "`jax.experimental.multihost_utils.process_allgather(x, tiled=True)`.",
+        )
+    if _DELETED in text:
+        return (
+            "deleted",
+            "The array is deleted: its memory was given to a computation that donates it "
+            "(`donate_argnums`, `donate_argnames`), or `x.delete()` was called.",
+            "Use what that computation has returned: bind it to the same name, `params = "
+            "step(params)`. To keep what was given, copy it before, `jnp.copy(x)`, or do not "
+            "donate.",
         )
     if axis := unbound_axis(error):
         return (
@@ -229,18 +243,19 @@ def _are_equal(copies: Any) -> bool:
 
 def _names_at(error: BaseException, code_name: str) -> dict[str, Any]:
     """Returns the variables where the code that raised stands."""
-    frames = [each for each, _ in traceback.walk_tb(error.__traceback__)]
-    of_code = [frame for frame in frames if frame.f_code.co_filename == code_name]
-    return {**of_code[-1].f_globals, **of_code[-1].f_locals} if of_code else {}
+    walked, last = traceback.walk_tb(error.__traceback__), _line_of(error, code_name)
+    at = (f for f, line in walked if f.f_code.co_filename == code_name and line == last)
+    frame = next(at, None)  # a lambda on the line has other names than the line
+    return {**frame.f_globals, **frame.f_locals} if frame is not None else {}
 
 
-def _spread_name(error: BaseException, code_name: str) -> str:
-    """Returns what the line that raised calls an array of several processes; or nothing."""
+def _name_of(error: BaseException, code_name: str, is_it: Callable[[Any], bool]) -> str:
+    """Returns what the line that raised calls an array, or a tree, of a kind; or nothing."""
     known = _names_at(error, code_name)
     source = linecache.getline(code_name, _line_of(error, code_name) or 0)
     for name in re.findall(r"\b[A-Za-z_]\w*", source):
-        value = known.get(name)
-        if isinstance(value, jax.Array) and not value.is_fully_addressable:
+        leaves = jax.tree.leaves(known.get(name))
+        if any(isinstance(each, jax.Array) and is_it(each) for each in leaves):
             return str(name)
     return ""
 

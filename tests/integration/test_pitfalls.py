@@ -87,6 +87,11 @@ TRIGGERS = {
         "w = np.ones((n + n * (process_index == 2), 2), np.float32)\ny = jax.device_put(w, rows)",
         ("unequal-data", 2, "float32[8,2] on processes 0-1,3, float32[16,2] on process 2."),
     ),
+    "donated": (
+        "old = {'x': x + 1}\njax.jit(lambda t: {'x': t['x'] * 2}, donate_argnums=0)(old);\n"
+        "jax.tree.map(jnp.sum, old)",
+        ("deleted", 3, "`old` is deleted"),
+    ),
     "a gradient over Explicit axes": (
         "m = jax.make_mesh((n,), ('d',))\n"
         "a = put(np.ones((2 * n, 2), np.float32), NamedSharding(m, P('d')))\n"
