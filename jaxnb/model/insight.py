@@ -38,7 +38,8 @@ class NanPlace:
         what: ``"NaN"`` or ``"Inf"``.
         index: The first such element that the process holds, as the whole array counts.
         count: How many such elements the process holds.
-        name: The variable that it is bound to as the cell ends; empty if none.
+        name: The variable that holds it at the next computation, or as the cell ends; empty if
+            none.
     """
 
     place: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jaxnb.labels import capitalized, processes_label
@@ -130,13 +130,13 @@ def _when(found: NanFound) -> tuple[int, bool]:
 
 def describe_nan(first: FirstNan) -> str:
     """Returns where it appeared, on which processes, and whether it came from before."""
-    computations: dict[str, dict[str, list[int]]] = {}
-    for index, found in first.found.items():
+    computations: dict[str, dict[object, list[NanFound]]] = {}
+    for found in first.found.values():
         sides = computations.setdefault(_computation(found), {})
-        sides.setdefault(_arrays(found), []).append(index)
+        which = [(e.name or e.place, e.type) for e in (*found.outputs, *found.inputs)]
+        sides.setdefault((*which, len(found.inputs)), []).append(found)
     parts = [
-        f"{computation}: "
-        + "; ".join(f"{arrays} on {processes_label(who)}" for arrays, who in sides.items())
+        f"{computation}: {'; '.join(map(_arrays, sides.values()))}"
         for computation, sides in computations.items()
     ]
     what = sorted({place.what for found in first.found.values() for place in found.outputs})
@@ -161,17 +161,23 @@ def _computation(found: NanFound) -> str:
     return f"{found.name}{line} ({number}over {processes_label(found.processes)})"
 
 
-def _arrays(found: NanFound) -> str:
-    text = _places("output", found.outputs)
-    return f"{text}, from {_places('argument leaf', found.inputs)}" if found.inputs else text
+def _arrays(those: Sequence[NanFound]) -> str:
+    """Returns the arrays that some processes saw it in, and the processes."""
+    text = _places("output", [each.outputs for each in those])
+    if those[0].inputs:
+        text += f", from {_places('argument leaf', [each.inputs for each in those])}"
+    return f"{text} on {processes_label([each.process_index for each in those])}"
 
 
-def _places(kind: str, places: Iterable[NanPlace]) -> str:
-    return " and ".join(_place(kind, each) for each in places)
+def _places(kind: str, places: Iterable[Sequence[NanPlace]]) -> str:
+    return " and ".join(_place(kind, each) for each in zip(*places, strict=True))
 
 
-def _place(kind: str, place: NanPlace) -> str:
+def _place(kind: str, of_each: Sequence[NanPlace]) -> str:
+    place = min(of_each, key=lambda each: each.index)
     name = f"`{place.name}`" if place.name else f"{kind} {place.place}"
     at = f" at [{', '.join(map(str, place.index))}]" if place.index else ""
+    if len({(each.index, each.count) for each in of_each}) > 1:
+        return f"{name} {place.type} first{at}"
     more = f" and {place.count - 1} more" if place.index and place.count > 1 else ""
     return f"{name} {place.type}{at}{more}"

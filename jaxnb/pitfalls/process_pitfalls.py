@@ -12,7 +12,7 @@ import time
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,7 @@ class NanWatch(Feature):
         self._after = 0
         self._found: NanFound | None = None
         self._outputs: list[tuple[int, weakref.ref[Any]]] = []
+        self._names: Mapping[str, Any] = {}
         self._clean: dict[int, weakref.ref[Any]] = {}
         self._array_class: Any = array_class()
 
@@ -69,7 +70,7 @@ class NanWatch(Feature):
         check = cell.request.check_nans
         self.is_on, self._infs = check is not False, check == "inf"
         self._started, self._after = time.monotonic(), 0
-        self._found, self._outputs = None, []
+        self._found, self._outputs, self._names = None, [], cell.names
 
     def require_seen(self, missing: str) -> None:
         """Raises if the cell asks for it, and nothing is told of computations."""
@@ -83,20 +84,29 @@ class NanWatch(Feature):
         """Ends a cell; returns the first computation with a NaN in its results."""
         self.is_on = False
         self._clean.clear()
+        self._name_outputs()
         found, self._found = self._found, None
-        if found is None:
-            return {"nan": None}
+        return {"nan": found}
+
+    def _name_outputs(self) -> None:
+        """Notes what names hold the arrays now that had a NaN."""
+        if self._found is None:
+            return
         alive = [(place, array()) for place, array in self._outputs]
         arrays = [array for _, array in alive if array is not None]
-        found_at = paths_to(dict(cell.names), {id(array) for array in arrays})
+        found_at = paths_to(dict(self._names), {id(array) for array in arrays})
         paths = {key: each.path for key, each in found_at.items()}
         bound = {place: paths.get(id(array), "") for place, array in alive}
-        outputs = tuple(replace(each, name=bound.get(each.place, "")) for each in found.outputs)
-        return {"nan": replace(found, outputs=outputs)}
+        outputs = (replace(e, name=e.name or bound.get(e.place, "")) for e in self._found.outputs)
+        self._found = replace(self._found, outputs=tuple(outputs))
 
     def before(self, arguments: Sequence[Any]) -> tuple[NanPlace, ...]:
         """Returns which arguments of a computation have a NaN; it may be about to delete them."""
-        return self._places(arguments)
+        if self._found is None:
+            return self._places(arguments)
+        self._name_outputs()  # a loop binds the names anew
+        self.is_on = False  # what comes of it tells nothing new
+        return ()
 
     def after(
         self,
@@ -108,6 +118,8 @@ class NanWatch(Feature):
         results: Sequence[Any],
     ) -> None:
         """Looks at the results of a computation; see :class:`Watch`."""
+        if self._found is not None:
+            return
         outputs = self._places(results)
         if outputs:
             seconds = time.monotonic() - self._started
@@ -123,7 +135,6 @@ class NanWatch(Feature):
                 inputs,
             )
             self._outputs = [(each.place, weakref.ref(results[each.place])) for each in outputs]
-            self.is_on = False  # what comes of it tells nothing new
         self._after += len(processes) > 1
 
     def _places(self, values: Iterable[Any]) -> tuple[NanPlace, ...]:

@@ -38,6 +38,11 @@ def first(group: Session, code: str, **settings: Any) -> FirstNan:
     return result.first_nan
 
 
+def test_in_a_loop_the_name_is_that_of_its_turn(group: Session) -> None:
+    found = first(group, "for k in range(4): state = {'r': root(x - k)}")
+    assert {each.outputs[0].name for each in found.found.values()} == {"state['r']"}
+
+
 def test_where_it_is_made(group: Session) -> None:
     found = first(group, "y = x + 1\ny = y - 1\nr = root(y)\nfloat(total(r))")
     assert found.processes == (2, 3)
@@ -48,10 +53,9 @@ def test_where_it_is_made(group: Session) -> None:
     assert set(found.later) == {0, 1}
     text = str(found)
     assert (
-        "jit(<lambda>) at line 3 (dispatch 3 over processes 0-3): `r` float32[16] at [11] on "
-        in text
+        "jit(<lambda>) at line 3 (dispatch 3 over processes 0-3): `r` float32[16] first at [11] on "
+        "processes 2-3." in text
     )
-    assert "`r` float32[16] at [12] and 3 more on process 3." in text
     assert "that computation made it" in text
     assert "Later also on processes 0-1." in text
     # The next cell looks at nothing, and the group has gone on.
