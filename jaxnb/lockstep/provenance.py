@@ -214,7 +214,8 @@ def unequal_names_heading(
 ) -> str:
     """Returns the first sentence of :func:`unequal_names_text`."""
     how = "stopped at different steps: these variables mix shards of different arrays"
-    if has_ended_alike or any(_other_shapes(each) or _other_data(each) for each in differences):
+    tell_apart = (_other_shapes, _other_data, _are_of_other_lines)
+    if has_ended_alike or any(tell(each) for each in differences for tell in tell_apart):
         how = "bound a name to different arrays on different processes"
     return f"{cell_label(cell)} {how}."
 
@@ -271,6 +272,12 @@ def _other_shapes(difference: Difference) -> str:
     if all(each for each, _ in types) and len(dict(types)) == len(types):
         how = ", ".join(f"{each} on {processes_label(who)}" for each, who in types)
     return f"{text.partition(',')[0]}, {how}"
+
+
+def _are_of_other_lines(difference: Difference) -> bool:
+    """Whether calls at different lines of the code have made the arrays."""
+    made = {(each.made.kind, each.made.line) for _, each in difference.sides if each is not None}
+    return len(made) > 1 and {kind for kind, _ in made} == {"created"}
 
 
 def _held(difference: Difference) -> str:

@@ -53,6 +53,14 @@ def test_an_array_whose_rows_differ_is_told_with_its_shapes_and_the_error_is_sho
     assert "Cell In" in error_card(result).text
 
 
+def test_arrays_of_other_lines_are_not_taken_for_steps(session: Session) -> None:
+    code = "a = make(1)\nb = make(2)\nc = a if process_index else b\nfloat('x')"
+    session.run(SETUP)
+    result = session.run(code, raise_on_error=False)
+    said = " ".join(unequal_names_card(result).text.split())
+    assert "bound a name to different arrays on different processes. variable process" in said
+
+
 def test_it_is_refused_again_until_it_is_made_anew(session: Session) -> None:
     session.run(SETUP)
     refused(session, "w = make(process_index)\nloss = loss_of(x, w)")
