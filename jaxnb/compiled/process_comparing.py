@@ -234,6 +234,8 @@ def compare(
         made = _compile(call, name, specs[name], mesh, out_specs.get(name))
         if made.traced is not None:
             notes |= dict.fromkeys(_notes(made.traced))
+            if made.traced.out_info[1]:
+                notes[_CHANGES] = None
         row = _together(made, will_run=not not_run)
         if row.failure is None and not not_run:
             row = _run(call, made, row, repeats)
@@ -261,7 +263,9 @@ def _compile(call: Given, name: str, specs: Any, asked: Any, out: Any) -> _Made:
         made.variant = replace(made.variant, mesh=mesh_and_spec(NamedSharding(mesh, jax.P()))[0])
         _require_members(mesh)
         shardings = made.shardings = process_variants.shardings(call, specs, mesh)
-        extra = {} if out is None else {"out_shardings": process_variants.out_shardings(out, mesh)}
+        extra: dict[str, Any] = {}
+        if out is not None:
+            extra = {"out_shardings": (process_variants.out_shardings(out, mesh), None)}
         stage = "traced"
         given = [_abstract(a, s) for a, s in zip(call.arrays, shardings, strict=True)]
         with jax.set_mesh(mesh):  # for `with_sharding_constraint(x, P(...))` in the function
@@ -313,8 +317,8 @@ def _warnings(call: Given, made: _Made, mesh: Mesh) -> tuple[model.OutputWarning
         for place, sharding in zip(call.places, made.shardings, strict=True)
     ]
     found: list[model.LeafLayout] = []
-    avals = jax.tree_util.tree_leaves_with_path(made.traced.out_info)
-    shardings = jax.tree.leaves(made.compiled.output_shardings)
+    avals = jax.tree_util.tree_leaves_with_path(made.traced.out_info[0])
+    shardings = jax.tree.leaves(made.compiled.output_shardings[0])
     for (path, aval), sharding in zip(avals, shardings, strict=True):
         last = jax.tree_util.keystr(path[-1:])
         text = "output" + jax.tree_util.keystr(path)
@@ -380,6 +384,11 @@ def _run(call: Given, made: _Made, row: model.Variant, repeats: int | None) -> m
             return replace(row, failure=model.VariantFailure("run", first.message))
         who = f"on {processes_label(error.errors)}:" if len(members()) > 1 else ""
         return replace(row, failure=model.VariantFailure("run", who, first))
+
+
+_CHANGES = (
+    "The function changes its arguments, as flax's modules: their new arrays count as results here."
+)
 
 
 def _notes(traced: Any) -> list[str]:

@@ -341,6 +341,9 @@ def _jitted(function: Any, arguments: Any, keywords: Any, name: str) -> Any:
 def on_arrays(function: Any, leaves: Sequence[Any], tree: Any, name: str) -> Callable[..., Any]:
     """Returns a new function, which no cache of JAX knows, of the arrays in a call alone.
 
+    It returns the function's result, and the arrays that stand in changed arguments afterwards, as
+    in flax's modules: XLA would remove what makes them.
+
     Args:
         function: What is called.
         leaves: Those of its positional and keyword arguments; what is no array stays as it is.
@@ -354,7 +357,9 @@ def on_arrays(function: Any, leaves: Sequence[Any], tree: Any, name: str) -> Cal
         for place, array in zip(places, jax.tree.leaves((positional, named)), strict=True):
             given[place] = array
         positional, named = jax.tree.unflatten(tree, given)
-        return function(*positional, **named)
+        result, known = function(*positional, **named), set(map(id, given))
+        left = jax.tree.leaves((positional, named))
+        return result, [leaf for leaf in left if is_shaped(leaf) and id(leaf) not in known]
 
     call.__name__ = call.__qualname__ = name
     with suppress(TypeError, ValueError):  # JAX names the arguments by it

@@ -172,3 +172,15 @@ v = jax.make_array_from_callback((8,), NamedSharding(mesh, P("data")), lambda i:
     assert "jitted with shardings of its own, which apply to every variant" in flat
     assert found["a"].timing is not None
     assert not group.run("v.is_deleted()").value
+
+
+def test_what_changes_its_arguments_is_whole(group: Session) -> None:
+    """XLA would remove the sum, whose result only the argument holds."""
+    group.run("def f(state, x):\n    state['s'] = state['s'] + x.sum()\n    return x[:1]")
+    group.run("state, rows = {'s': np.float32(0)}, np.ones((8, 2), np.float32)")
+    found = compare(group, "f(state, rows)", {"split": "{'s': P()}, P('data')"})
+    (row,) = found.variants
+    assert row.failure is None
+    assert row.collectives >= 1
+    assert "changes its arguments" in " ".join(str(found).split())
+    assert group.run("float(state['s'])").value == 0
