@@ -169,7 +169,8 @@ def _notes(timeline: Timeline) -> list[str]:
     notes = [
         "Tracing and compiling are from JAX's events; dispatching, waiting for other processes and "
         "who came last from the times of calls that span processes; computing, on CPUs, is what "
-        "other threads used of the processor: XLA's, mostly. Unattributed time counts as Python."
+        "other threads used of the processor: XLA's, mostly. The rest counts as Python: sleeps, "
+        "files and waiting for results (`block_until_ready`), too."
     ]
     if timeline.forgotten:
         notes.append(
