@@ -6,7 +6,7 @@ import math
 import socket
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -245,8 +245,19 @@ def compare(
         variants=tuple(rows),
         num_processes=len(members()),
         not_run=not_run,
-        notes=(*notes, *_cache_note()),
+        notes=(*notes, *_same_programs(rows), *_cache_note()),
     )
+
+
+def _same_programs(rows: Sequence[model.Variant]) -> Iterator[str]:
+    """Yields which variants are one program on one mesh: their times differ by chance."""
+    names: dict[Any, list[str]] = {}
+    for row in rows:
+        if row.report is not None:
+            names.setdefault((row.report.fingerprint, row.mesh), []).append(row.name)
+    for alike in names.values():
+        if len(alike) > 1:
+            yield f"{' and '.join(alike)} are the same program: their times differ by chance."
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -227,6 +227,12 @@ def _sharding(path: str, leaf: Any, spec: Any, mesh: Mesh) -> NamedSharding:
         raise UsageError(f"The spec of `{path}` is {_kind(spec)}, not a jax.P.")
     if spec.mesh != mesh:
         raise UsageError(f"`{path}` is on another mesh than this variant. Give it a spec.")
+    if len(spec.spec) > len(leaf.shape):
+        raise UsageError(
+            f"The spec is for {plural(len(spec.spec), 'dimension')}, and `{path}` is "
+            f"{type_label(leaf.dtype, leaf.shape)}. Give its argument a pytree of specs, with "
+            "`P()` for a scalar."
+        )
     return spec
 
 

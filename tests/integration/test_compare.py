@@ -130,16 +130,17 @@ def huge(x, y): return (x[:, None] * x[None, :]).sum(0)[:1]
     found = compare(group, "f(x)", {
         "good": "P('data')", "axis": "P('nothing')", "odd": "P(None, None, 'data')",
         "split": "NamedSharding(five, P(None, ('data', 'model')))", "many": "P(), P()",
-        "raises": "NamedSharding(no, P())",
+        "raises": "NamedSharding(no, P())", "again": "P('data')",
     }, mesh="mesh")  # fmt: skip
     said = {v.name: v.failure and f"{v.failure.message}{v.failure.error}" for v in found.variants}
     assert said["good"] is None
     assert found["good"].timing is not None
     assert "nothing of P('nothing',) is not found in mesh" in str(said["axis"])
-    assert "only valid for values of rank at least 3" in str(said["odd"])
+    assert "is for 3 dimensions, and `x` is float32[64,32]" in str(said["odd"])
     assert "should evenly divide the shape" in str(said["split"])
     assert "The specs do not have the structure of the arguments" in str(said["many"])
     assert "ValueError: no such mesh" in str(said["raises"])
+    assert "good and again are the same program" in str(found)
     assert "raises: JAX could not trace it: ValueError: no such mesh" in str(found)
     assert_usable(group)
 
