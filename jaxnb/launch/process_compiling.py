@@ -18,6 +18,7 @@ import json
 import os
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ class Programs:
         self._folder, self._locks, self._index = folder, locks, index
         self.loaded = 0
         self.doing: dict[int, Compiling] = {}
+        self._counts = Counter[str]()
 
     def made(self, wanted: Compilation) -> Any:
         """Returns the executable of a program: loaded if it has been compiled, else compiled.
@@ -71,6 +73,7 @@ class Programs:
         if executable is None and threading.get_ident() in self.doing:
             return wanted.compile()  # a handler or finalizer: this thread may hold that very lock
         if executable is None:
+            self._counts[wanted.program] += 1
             try:
                 executable = self._first_to_compile(wanted) or self._loaded(wanted)
             finally:
@@ -90,7 +93,7 @@ class Programs:
             self._wait_for(lock, wanted.program)
             if os.pread(lock, 16, 0) == _ALONE or (self._folder / wanted.key).exists():
                 return None
-            self.doing[threading.get_ident()] = Compiling(wanted.program)
+            self.doing[threading.get_ident()] = self._compiling(wanted.program)
             _say(lock, str(self._index).encode())
             executable = wanted.compile()
             has_lines_of(executable, wanted.lines, wanted.lines)
@@ -109,11 +112,13 @@ class Programs:
             with contextlib.suppress(BlockingIOError):
                 return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             holder = os.pread(lock, 16, 0)
-            self.doing[threading.get_ident()] = Compiling(
-                program, int(holder) if holder.isdigit() else None
-            )
+            holding = int(holder) if holder.isdigit() else None
+            self.doing[threading.get_ident()] = self._compiling(program, holding)
             time.sleep(pause)
             pause = min(1.5 * pause, LONGEST_SLEEP)
+
+    def _compiling(self, program: str, holder: int | None = None) -> Compiling:
+        return Compiling(program, holder, self._counts[program])
 
     def _loaded(self, wanted: Compilation) -> Any:
         """Returns the executable that is kept of a program; None if there is none to be used.

@@ -78,10 +78,12 @@ class Compiling:
     Attributes:
         program: Its name: ``"jit(step)"``.
         holder: The other process that compiles it, for which the thread waits; None if it compiles.
+        count: How many programs of this name the process has needed that nobody had compiled.
     """
 
     program: str
     holder: int | None = None
+    count: int = 1
 
 
 @dataclass(frozen=True, repr=False)

@@ -76,6 +76,10 @@ def is_idle(where: Whereabouts) -> bool:
     return bool(where.stack) and where.stack[-1].file.endswith("/selectors.py")
 
 
+MANY_PROGRAMS = 8
+"""Of one function: a loop that compiles at each turn is soon there."""
+
+
 def doing(where: Whereabouts) -> str:
     """Returns what a process does that waits for no other one; empty if its stack does not tell."""
     files = [entry.file for entry in where.stack]
@@ -85,7 +89,8 @@ def doing(where: Whereabouts) -> str:
     if any(file.endswith("/jaxnb/lockstep/process_turns.py") for file in files):
         return "waiting until another of its threads has dispatched"
     if where.compiling is not None:
-        what = f"`{where.compiling.program}`"
+        what, count = f"`{where.compiling.program}`", where.compiling.count
+        what += f" ({count} programs so far)" if count >= MANY_PROGRAMS else ""
         holder = where.compiling.holder
         return f"compiling {what}" if holder is None else f"for process {holder} to compile {what}"
     compiles = any(entry.function.endswith(_COMPILES) for entry in where.stack)

@@ -75,6 +75,10 @@ def test_who_waits_in_jax_or_for_others(
          "compiling"),
         (replace(at(CELL), compiling=Compiling("jit(f)")), "compiling `jit(f)`"),
         (replace(at(CELL), compiling=Compiling("jit(f)", 2)), "for process 2 to compile `jit(f)`"),
+        (
+            replace(at(CELL), compiling=Compiling("jit(f)", 2, 9)),
+            "for process 2 to compile `jit(f)` (9 programs so far)",
+        ),
         (at(CELL, StackEntry("/usr/lib/python3/cmd.py", 134, "Cmd.cmdloop", "", None), QUESTION),
          "at a breakpoint"),
         (at(CELL, QUESTION), "waiting for an answer to its input()"),
