@@ -28,11 +28,13 @@ class Lowering:
         name: The function's name.
         source: Where it is defined: ``"step at <cell 3>:5"``.
         file: That file; empty where JAX does not know it.
+        types: Of its arguments: ``"float32[8]"``; weak ones begin with ``~``.
     """
 
     name: str
     source: str
     file: str
+    types: tuple[str, ...]
 
 
 class PitfallHooks(Protocol):
@@ -113,7 +115,8 @@ def _is_within(frame: FrameType | None, code: Any) -> bool:
 def _lowering(jaxpr: Any, name: str) -> Lowering:
     info = getattr(jaxpr.jaxpr, "debug_info", None)
     source = str(getattr(info, "func_src_info", name))
-    return Lowering(name, source, getattr(info, "func_filename", None) or "")
+    types = tuple(aval.str_short() for aval in jaxpr.in_avals)
+    return Lowering(name, source, getattr(info, "func_filename", None) or "", types)
 
 
 @reporting

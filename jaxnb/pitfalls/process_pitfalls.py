@@ -11,7 +11,6 @@ import sys
 import time
 import traceback
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -204,12 +203,13 @@ class Lowerings:
     kind: str = "recompiled"
 
     def __init__(self) -> None:
-        self._counts = Counter[tuple[str, str, int | None]]()
+        self._types: dict[tuple[str, str, int | None], list[tuple[str, ...]]] = {}
 
     def add(self, lowering: Lowering, line: int | None) -> None:
         """Takes a computation that the cell has lowered."""
         if lowering.file and not lowering.file.startswith(_LIBRARIES):
-            self._counts[lowering.name, lowering.source, line] += 1
+            key = lowering.name, lowering.source, line
+            self._types.setdefault(key, []).append(lowering.types)
 
     def pitfalls(self, code_name: str) -> list[Pitfall]:
         """Returns them in words."""
@@ -218,14 +218,32 @@ class Lowerings:
                 self.kind,
                 code_name,
                 line,
-                f"`{name}` was compiled {plural(count, 'time')} at this line.",
-                "To see what differs each time, run `jax.config.update('jax_explain_cache_misses', "
-                "True)` on the processes, then the cell again.",
+                f"`{name}` was compiled {plural(len(types), 'time')} at this line"
+                f"{_other_types(types)}.",
+                _OTHER_TYPES if _other_types(types) else _SAME_TYPES,
                 subject=_without_cell(source),
             )
-            for (name, source, line), count in self._counts.items()
-            if count >= COMPILATIONS
+            for (name, source, line), types in self._types.items()
+            if len(types) >= COMPILATIONS
         ]
+
+
+_OTHER_TYPES = "Pad to a few sizes, or give all at once to a `jax.lax.scan`."
+_SAME_TYPES = (
+    "Its arguments had the same types: was `jax.jit` called in the loop? Call it before. Or a "
+    "static argument or a sharding differed."
+)
+
+
+def _other_types(types: Sequence[tuple[str, ...]]) -> str:
+    """Returns which argument had other types, of most calls; or nothing."""
+    if len(set(types)) <= len(types) / 2:
+        return ""
+    first, second = list(dict.fromkeys(types))[:2]
+    if len(first) != len(second):
+        return f", with {len(first)} arguments, then {len(second)}"
+    at = next(k for k, (one, other) in enumerate(zip(first, second, strict=True)) if one != other)
+    return f": argument {at + 1} of {len(first)} was {first[at]}, then {second[at]}"
 
 
 def _without_cell(source: str) -> str:

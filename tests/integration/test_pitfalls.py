@@ -73,7 +73,11 @@ TRIGGERS = {
     "printing without jit": ("jax.debug.print('{}', x)", ("fetch", 1, "none can read it, print")),
     "shapes in a loop": (
         "f = jax.jit(lambda a: a * 2)\nfor i in range(10):\n    f(np.ones(i + 1));",
-        ("recompiled", 3, "`<lambda>` was compiled 10 times at this line."),
+        (
+            "recompiled",
+            3,
+            "10 times at this line: argument 1 of 1 was float32[1], then float32[2].",
+        ),
     ),
     "a new function in a loop": (
         "for i in range(8):\n    jax.jit(lambda a: a * 2)(1.0)",
