@@ -339,52 +339,64 @@ def rows_of(parted: model.Divergence) -> list[Row]:
     # What it is given and gives helps to tell apart what has one name.
     are_named = len({each.name for each in made}) == len(made)
     constants = dict(parted.program.constants) if parted.program is not None else {}
-    rows = [
-        _row(side, made[0], constants.get(side.processes, ""), parted.cell, are_named=are_named)
-        for side in found
-        if made
-    ]
-    if len({row[1:] for row in rows}) > 1:
-        return rows
-    if not (parted.program or parted.differences or differing_arguments(found)):
+    alike: dict[tuple[str, str, str, str], list[int]] = {}
+    for side in found if made else ():
+        constant = constants.get(side.processes, "")
+        row = _row(side, made[0], constant, parted.cell, are_named=are_named)
+        alike.setdefault(row, []).extend(side.processes)
+    is_known = parted.program or parted.differences or differing_arguments(found)
+    if len(alike) < 2 and not is_known:
         return []
-    everyone = ranks_label(sorted(i for side in found for i in side.processes))
-    return [(everyone, *rows[0][1:])]
+    return [(ranks_label(sorted(who)), *row) for row, who in alike.items()]
 
 
 def _row(
     side: model.Side, mine: model.Dispatch, constant: str, cell: int, *, are_named: bool
-) -> Row:
-    who, its = ranks_label(side.processes), side.dispatch
+) -> tuple[str, str, str, str]:
+    its = side.dispatch
     if its is None:
-        return who, "", "", f"nothing: {_why_none(side)}", ""
+        return "", "", f"nothing: {_why_none(side)}", ""
     line = "" if its.line is None else str(its.line)
     what = its.name if are_named else its.signature()
     if constant:
         what = f"{its.name} with constant {constant.replace(f' of {cell_label(cell)}', '')}"
-    return who, line, its.which_time, f"{what}{_elsewhere(its, mine)}", its.source
+    return line, its.which_time, f"{what}{_elsewhere(its, mine)}", its.source
 
 
 def differing_arguments(found: Sequence[model.Side]) -> str:
-    """Returns which arguments of one function have other shapes; or nothing."""
+    """Returns which arguments of one function have other shapes, or shardings; or nothing."""
     made = {side.processes: side.dispatch for side in found if side.dispatch is not None}
     given = {who: each.arguments.first for who, each in made.items() if each.arguments}
     counts = {each.arguments.count for each in made.values() if each.arguments}
     if len({each.name for each in made.values()}) != 1 or len(counts) != 1:
         return ""
     (count,) = counts
+    names = next((each.names for each in made.values() if each.names), ())
     told = []
     for k in range(min(map(len, given.values()))):
-        has: dict[str, list[int]] = {}
-        for who, shapes in given.items():
-            has.setdefault(shapes[k], []).extend(who)
+        has = _those_with({who: shapes[k] for who, shapes in given.items()})
+        if len(has) < 2:
+            has = _those_with({who: _with_spec(each, k) for who, each in made.items()})
         if len(has) > 1:
             those = [f"{shape} on {processes_label(sorted(who))}" for shape, who in has.items()]
-            told.append(f"argument {k + 1} of {count} is {', '.join(those)}")
+            which = f"`{names[k]}`" if names and names[k] else f"{k + 1} of {count}"
+            told.append(f"argument {which} is {', '.join(those)}")
     if not told:
         return ""
     more = f"; and {len(told) - MOST_ARGUMENTS} more" if len(told) > MOST_ARGUMENTS else ""
     return f"{'; '.join(told[:MOST_ARGUMENTS])}{more}"
+
+
+def _those_with(said: Mapping[model.Processes, str]) -> dict[str, list[int]]:
+    has: dict[str, list[int]] = {}
+    for who, text in said.items():
+        has.setdefault(text, []).extend(who)
+    return has
+
+
+def _with_spec(made: model.Dispatch, k: int) -> str:
+    known = made.arguments
+    return f"{known.first[k]} {known.specs[k]}".rstrip() if known and known.specs else ""
 
 
 def unequal_replicas_text(mine: model.Dispatch, differing: Sequence[Sequence[int]]) -> str:

@@ -57,6 +57,31 @@ MASK = (1 << 61) - 1
 """Sums of hashes stay below this, as hashes do."""
 
 
+_OF_CALLS = (
+    "api.py", "compilation_cache.py", "core.py", "pjit.py", "profiler.py", "pxla.py", "stages.py",
+    "traceback_util.py",
+)  # fmt: skip
+"""Files of JAX's that are on the way to any dispatch."""
+
+
+def calls_jax(frame: FrameType | None) -> bool:
+    """Whether the code has called a function of JAX's own, or an operator, and not a jitted one.
+
+    What those call their arguments tells the user nothing: ``y`` is the second of an addition.
+    """
+    while frame is not None and (name := frame.f_code.co_filename).startswith(_SKIPPED):
+        if name.startswith(_JAX) and not name.endswith(_OF_CALLS):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def is_of_jax(computation: str) -> bool:
+    """Whether a computation has the name of a function of JAX's that is jitted: ``jit(dot)``."""
+    name = computation.removeprefix("jit(").removesuffix(")")
+    return any(hasattr(module, name) for module in (jax.numpy, jax.lax, jax.nn, jax.random))
+
+
 def line_in(frame: FrameType | None, code_name: str) -> int | None:
     """Returns the innermost line of the cell that called; None if it did not."""
     while frame is not None:

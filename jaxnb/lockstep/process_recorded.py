@@ -93,12 +93,12 @@ class Programs:
             kept = self._kept.get(fingerprint)
         return list(map(_with_code, kept[1]())) if kept is not None else []
 
-    def parameters(self, fingerprint: int, count: int) -> list[str]:
-        """Returns what a program calls its so many arguments; empty for what is not known."""
+    def parameters(self, fingerprint: int, count: int) -> tuple[str, ...]:
+        """Returns what a program calls its so many arguments; none if that is not known."""
         with self._lock:
             kept = self._kept.get(fingerprint)
         names = kept[2]() if kept is not None else []
-        return names if len(names) == count else [""] * count
+        return tuple(names) if len(names) == count else ()
 
 
 def _with_code(line: model.ProgramLine) -> model.ProgramLine:
@@ -113,12 +113,19 @@ MOST = 100
 
 def shapes_of(values: Sequence[Any]) -> model.Shapes:
     """Returns ``float32[8], int``; no more than :data:`MOST`."""
-    return model.Shapes(tuple(map(_shape, values[:MOST])), len(values))
+    specs = tuple(_spec(each) for each in values[:MOST])
+    return model.Shapes(tuple(map(_shape, values[:MOST])), len(values), specs)
+
+
+def _spec(value: Any) -> str:
+    spec = getattr(getattr(value, "sharding", None), "spec", None)
+    return "" if spec is None else str(spec).replace("PartitionSpec", "P").replace(",)", ")")
 
 
 def _shape(value: Any) -> str:
-    if isinstance(value, int | float | complex):
-        return type(value).__name__
+    for kind in (bool, int, float, complex):
+        if isinstance(value, kind):  # JAX's own kinds of int among them
+            return kind.__name__
     with contextlib.suppress(AttributeError):
         return type_label(value.dtype, np.shape(value))
     return type(value).__name__
@@ -232,6 +239,7 @@ class Entry:
     cpu: float = 0.0  # what other threads had used of the processor, if it is the main thread's
     source: str = ""  # the code at the line, once others are told of it
     times: int = 0  # which time it is that the line dispatches it, likewise
+    names: tuple[str, ...] = ()  # what the user's function calls its arguments, likewise
 
 
 @dataclass(slots=True)
@@ -311,6 +319,7 @@ def as_dispatch(entry: Entry, *, is_one_of_many: bool = False) -> model.Dispatch
         collectives=known.collectives,
         source=entry.source,
         times=entry.times,
+        names=entry.names,
     )
 
 

@@ -62,7 +62,9 @@ class Recorder:
         self.programs = recorded.Programs()
         self._has_fast_paths = self._has_slow_paths = self._has_looked = False
         self._watch, self.look_before = watch, watch.before
-        self.agreement = Agreement(process_index, lockstep, replicas, self._making, self.launches)
+        self.agreement = Agreement(
+            process_index, lockstep, replicas, self._making, self.launches, self.programs.parameters
+        )
         self.missing = internals.hook_dispatches(self)
         ORIGINS.install(self.depth, replicas.put)
         lockstep.arguments = self.arguments
@@ -320,9 +322,8 @@ class Recorder:
         if entry is None or (entry.known.processes, entry.number) != (processes, number):
             return []
         of_host = process_inputs.arguments_of_host(entry.origins, entry.of_host)
-        names = self.programs.parameters(entry.known.fingerprint, len(entry.origins))
-        found = [*ORIGINS.described(entry.origins), *of_host]
-        return [replace(each, parameter=names[each.position]) for each in found]
+        found, names = [*ORIGINS.described(entry.origins), *of_host], entry.names
+        return [replace(e, parameter=names[e.position]) for e in found] if names else found
 
     def failed(self, depth: int, error: BaseException) -> None:
         """Notes what was raised while dispatches were made."""

@@ -45,7 +45,7 @@ def differing_arguments(given: Mapping[int, Sequence[Argument]]) -> tuple[Differ
 
 def _argument_label(place: int, sides: Sides) -> str:
     name = next((each.parameter for _, each in sides if each and each.parameter), "")
-    return f"argument `{name}`" if name else f"argument leaf {place}"
+    return f"argument `{name}`" if name else f"argument {place + 1}"
 
 
 def differ_in_number_only(given: Mapping[int, Sequence[Argument]], who: Sequence[int]) -> bool:

@@ -84,7 +84,7 @@ class Difference:
     """One place at which processes used, or hold, arrays that are not parts of one array.
 
     Attributes:
-        place: ``"argument `x`"``, ``"argument leaf 0"`` if that has no name, or the name that all
+        place: ``"argument `x`"``, ``"argument 1"`` if that has no name, or the name that all
             have for it.
         sides: Who has which.
     """
@@ -167,19 +167,21 @@ class Shapes:
     Attributes:
         first: Of the first of them.
         count: How many there are.
+        specs: How those are sharded: ``"P('data')"``; empty for what is not, or has no spec.
     """
 
     first: tuple[str, ...]
     count: int
+    specs: tuple[str, ...] = ()
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Shapes:
         """Makes it of what JSON has kept of it."""
-        return cls(tuple(plain["first"]), plain["count"])
+        return cls(tuple(plain["first"]), plain["count"], tuple(plain["specs"]))
 
     def few(self) -> Shapes:
         """Returns it with no more than are shown."""
-        return Shapes(self.first[:_MOST_SHAPES], self.count)
+        return Shapes(self.first[:_MOST_SHAPES], self.count, self.specs[:_MOST_SHAPES])
 
     def __str__(self) -> str:
         shown = self.first[:_MOST_SHAPES]
@@ -221,6 +223,8 @@ class Dispatch:
         replicas: Digests of its replicated arguments that nothing has compared yet: the processes
             that hold the same parts, and a number that is to be equal on these.
         source: The code at ``line``; empty unless other processes are told of it.
+        names: What the user's function calls its arguments: ``"batch['x']"``; empty for functions
+            of JAX's own, and unless other processes are told of it.
         times: Which time it is that ``line`` dispatches a computation of this name over these
             processes; 0 unless other processes are told of it, and if too many came before.
         failed: The last one over these processes that all had agreed on before, and that then
@@ -248,6 +252,7 @@ class Dispatch:
     replicas: tuple[tuple[Processes, int], ...] = field(default=(), repr=False)
     source: str = field(default="", compare=False)
     times: int = field(default=0, compare=False)
+    names: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Dispatch:
@@ -258,6 +263,7 @@ class Dispatch:
             "results": plain["results"] and Shapes.from_plain(plain["results"]),
             "processes": tuple(plain["processes"]),
             "replicas": replicas,
+            "names": tuple(plain["names"]),
         }
         return cls(**{**plain, **typed})
 
@@ -449,6 +455,6 @@ class UnequalInput:
 
     @property
     def name(self) -> str:
-        """What to call it: its variable, or which leaf of arguments or results it was, from 0."""
+        """What to call it: its variable, or which of the arguments or results it was, from 1."""
         array = self.array
-        return f"`{array.name}`" if array.name else f"{array.role} leaf {array.position}"
+        return f"`{array.name}`" if array.name else f"{array.role} {array.position + 1}"

@@ -165,7 +165,7 @@ def _arrays(those: Sequence[NanFound]) -> str:
     """Returns the arrays that some processes saw it in, and the processes."""
     text = _places("output", [each.outputs for each in those])
     if those[0].inputs:
-        text += f", from {_places('argument leaf', [each.inputs for each in those])}"
+        text += f", from {_places('argument', [each.inputs for each in those])}"
     return f"{text} on {processes_label([each.process_index for each in those])}"
 
 
@@ -175,7 +175,7 @@ def _places(kind: str, places: Iterable[Sequence[NanPlace]]) -> str:
 
 def _place(kind: str, of_each: Sequence[NanPlace]) -> str:
     place = min(of_each, key=lambda each: each.index)
-    name = f"`{place.name}`" if place.name else f"{kind} {place.place}"
+    name = f"`{place.name}`" if place.name else f"{kind} {place.place + 1}"
     at = f" at [{', '.join(map(str, place.index))}]" if place.index else ""
     if len({(each.index, each.count) for each in of_each}) > 1:
         return f"{name} {place.type} first{at}"

@@ -77,7 +77,7 @@ _ANOTHER = Row(
     "argument",
     ("float(total(b if process_index else a))",),
     ("float(total(b if num_processes else a))",),
-    r"(?s)Argument `\w+`: process 0 passed `a` \(made at line \d+ of cell \[\d+\] by "
+    r"(?s)Argument 1: process 0 passed `a` \(made at line \d+ of cell \[\d+\] by "
     r"make_array_from_callback.*processes 1-3 passed `b` \(made at",
 )
 
@@ -324,6 +324,23 @@ REPLICAS = (
         ("jax.jit(lambda x, y: x + y)(a, 0.1 if process_index else 0.2);",),
         ("jax.jit(lambda x, y: x + y)(a, 0.1 if num_processes else 0.2);",),
         r"Argument `y`: process 0 passed 0\.2, processes 1-3 passed 0\.1\.",
+    ),
+    Row(
+        "a number that an operator is given",
+        "host data",
+        ("a + (0.1 if process_index else 0.2);",),
+        ("a + (0.1 if num_processes else 0.2);",),
+        r"Argument 2: process 0 passed 0\.2, processes 1-3 passed 0\.1\.",
+    ),
+    Row(
+        "the sharding alone",
+        "argument",
+        ("s = jax.make_array_from_callback((n, n), sharded if process_index else NamedSharding("
+         "mesh, P(None, 'd')), lambda i: np.ones((n, n), np.float32)[i])\nstep(s);",),
+        ("s = jax.make_array_from_callback((n, n), sharded if num_processes else None, "
+         "lambda i: np.ones((n, n), np.float32)[i])\nstep(s);",),
+        r"rgument `x` is float32\[8,8\] P\('d'\) on processes 1-3, float32\[8,8\] P\(None, 'd'\) "
+        r"on process 0",
     ),
     Row(
         "one element of a large NumPy array",

@@ -221,7 +221,7 @@ NANS = (
         "in host data",
         _HOST.format("np.nan") + "float(total(v))",
         _HOST.format("np.inf") + "float(total(v))",
-        r"came out of jit\(\w+\) at line 3 .*from argument leaf 0 float32\[16\] at \[9\] on "
+        r"came out of jit\(\w+\) at line 3 .*from argument 1 float32\[16\] at \[9\] on "
         r"process 2",
     ),
     _nan(
