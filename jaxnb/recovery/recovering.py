@@ -277,7 +277,8 @@ class Recovery:
             if name not in _NOT_REPORTED
             and (who := tuple(sorted(set(died) - known.get(name, set()))))
         ]
-        gone, damaged = {each.path for each in lost}, {each.variable for each in lost}
+        gone = {each.path for each in lost}
+        damaged = {name for each in lost for name in (each.variable, *each.also)}
         seconds = time.perf_counter() - started  # without the user's functions
         hook_errors, hook_output = _call_hooks(channel)
         return messages.Recovered(

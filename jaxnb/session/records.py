@@ -189,6 +189,7 @@ class Replayable:
 
     def __init__(self) -> None:
         self._ran: list[tuple[CellRequest, tuple[int, ...] | None]] = []
+        self._all: list[tuple[CellRequest, tuple[int, ...] | None]] = []  # failed ones, too
         self._is_over = False
 
     @property
@@ -197,17 +198,20 @@ class Replayable:
         return [request for request, _ in self._ran]
 
     def note(self, request: CellRequest, result: CellResult) -> None:
-        """Notes a cell that has ended, if it has succeeded."""
-        if result.errors or request.aside:
+        """Notes a cell that has ended."""
+        if request.aside or (self._is_over and result.errors):
             return
         if self._is_over:
-            self._ran, self._is_over = [], False
+            self._ran, self._all, self._is_over = [], [], False
         who = tuple(result.per_process)
-        self._ran.append((request, None if len(who) == result.num_processes else who))
+        ran = request, None if len(who) == result.num_processes else who
+        self._all.append(ran)
+        if not result.errors:
+            self._ran.append(ran)
 
     def made(self, name: str) -> tuple[CellRequest, tuple[int, ...] | None] | None:
-        """Returns the last cell that has bound a variable, and its processes; None for all."""
-        ran = [] if self._is_over else self._ran
+        """Returns the last cell that binds a variable, and its processes; None for all."""
+        ran = [] if self._is_over else self._all
         return next((each for each in reversed(ran) if _binds(each[0].code, name)), None)
 
     def only_on(self, errors: Mapping[int, ProcessError]) -> str:

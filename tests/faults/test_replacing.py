@@ -32,6 +32,7 @@ w = make((5,), P())
 f = jax.jit(jnp.sum)
 mine = jnp.full(3, process_index)
 state = {"w": [w], "step": 7}
+alias = x
 """
 
 AFTER = """
@@ -70,6 +71,8 @@ def kill(session: Session, *which: int) -> None:
 @pytest.mark.parametrize("which", [0, pytest.param(PROCESSES - 1, marks=pytest.mark.thorough)])
 def test_one_of_three(group: Session, which: int) -> None:
     old, setup = group.processes[which], group.history[-1].cell
+    with pytest.raises(CellError, match="'und' is not defined"):
+        group.run("mine = jnp.full(3, process_index)\nund")
     kill(group, which)
     recovered = group.recover()
     new = group.processes[which]
@@ -80,8 +83,9 @@ def test_one_of_three(group: Session, which: int) -> None:
     assert without_replica(recovered) == {"x"}
     assert missing(recovered, which) == {"mine": "differs by process"}
     assert {"w", "state", "f", "mesh", "n", "make", "math"} <= set(recovered.given)
-    assert recovered.made_in == {"x": setup, "mine": setup}
-    assert f"that made them: cell [{setup}] (`mine` and `x`)." in str(recovered)
+    assert "alias" not in recovered.given
+    assert recovered.made_in == {"x": setup, "mine": setup + 1}
+    assert f"that made them: cell [{setup}] (`x`), cell [{setup + 1}] (`mine`)." in str(recovered)
     assert group.state == "ready"
     assert [p.state for p in group.processes] == ["ready"] * PROCESSES
     assert_kept(group, AFTER)
