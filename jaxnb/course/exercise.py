@@ -183,7 +183,16 @@ class Exercise:
         hint = (
             verdict.wrong.hint if verdict.wrong else "" if verdict.passed else "".join(tried[-1:])
         )
-        return replace(verdict, name=self.name, listed=self.listed, seconds=seconds, hint=hint)
+        said = verdict.said
+        if self._is_in_notebook and verdict.is_try and not verdict.passed:
+            said += f"; the `{self.define}` in the notebook is another, and was not checked"
+        return replace(
+            verdict, said=said, name=self.name, listed=self.listed, seconds=seconds, hint=hint
+        )
+
+    @property
+    def _is_in_notebook(self) -> bool:
+        return hasattr(sys.modules["__main__"], self.define)
 
     def _checked(self, session: Session) -> Verdict:
         compiles = self.budget is not None or self.memory is not None or bool(self.forbidden)
@@ -228,7 +237,7 @@ class Exercise:
             said = f"{who} {lacks} have `{name}`: define it on all processes"
         else:
             said = f"Define `{name}` in a `%%spmd` cell first"
-            if hasattr(sys.modules["__main__"], name):
+            if self._is_in_notebook:
                 said += "; the one in the notebook is not on the processes"
         return Verdict(said, wrong=Wrong("missing", f"Begin with\n{self.start}"), is_try=False)
 

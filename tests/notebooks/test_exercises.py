@@ -65,6 +65,9 @@ def test_a_function_of_the_notebook_is_not_on_the_processes(cells: dict[str, Any
 
 def test_a_verdict_is_a_card_with_a_folded_hint(cells: dict[str, Any]) -> None:
     (output,) = cells["checked wrong"].outputs
+    assert "the `my_all_gather` in the notebook is another, and was not checked" in " ".join(
+        output.data["text/plain"].split()
+    )
     assert "<details" in output.data["text/html"]
     assert "at the place of its owner" in output.data["text/html"]
     assert "at the place of its owner" not in output.data["text/plain"]
