@@ -173,7 +173,7 @@ def lines_row(notebooks: dict[str, Notebook], sides: list[str], repetitions: int
         found.get("jaxnb", []),
         found.get("recipe", []),
         "%%px",
-        most=1.5,
+        most=1.0,
         is_whole=arrived.get("jaxnb", LINES) == LINES,
         note=f"jaxnb's lines from all 8, and the recipe's displayed lines: {arrived}",
     )

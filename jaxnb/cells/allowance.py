@@ -28,8 +28,6 @@ bar that moves for days is no flood."""
 TAIL_CHARS = 32 << 10
 """How much of the end is kept of what is not sent."""
 
-_SHORT, _PIECES = 1_000, 4_096
-
 
 class Allowance:
     """What one process may still send of one stream of one cell, and what it did not send.
@@ -46,7 +44,6 @@ class Allowance:
         self._lines = float(lines)
         self._chars = float(chars)
         self._refilled = now
-        self._pieces: list[str] = []
         self._tail = ""
         self._missing_lines = 0
         self._missing_chars = 0
@@ -58,8 +55,7 @@ class Allowance:
     def take(self, text: str, now: Callable[[], float] = time.monotonic) -> str:
         """Takes what is written, and returns what of it is to be sent now."""
         if self.full:
-            if self.keep_end(text):
-                self.settle()
+            self._keep_end(text)
             return ""
         lines, chars = text.count("\n"), len(text)
         if lines > self._lines or chars > self._chars:
@@ -80,24 +76,11 @@ class Allowance:
     def _fill_up(self, text: str) -> str:
         self.full = True
         end = min(int(self._chars), _after_lines(text, int(self._lines)))
-        self._pieces.append(text[end:])
-        self.settle()
+        self._keep_end(text[end:])
         self._sent = text[:end] or self._sent
         return text[:end]
 
-    def keep_end(self, text: str) -> bool:
-        """Takes what is written when it is full; returns whether it is time to :meth:`settle`.
-
-        This is what each write of a flood costs, so texts are only put on a list.
-        """
-        pieces = self._pieces
-        pieces.append(text)
-        return len(pieces) > _PIECES or len(text) > _SHORT
-
-    def settle(self) -> None:
-        """Counts what was kept since the last time, and forgets all but its end."""
-        pieces, self._pieces = self._pieces, []
-        text = "".join(pieces)
+    def _keep_end(self, text: str) -> None:
         self._missing_lines += text.count("\n")
         self._missing_chars += len(text)
         self._tail = (self._tail + text[-TAIL_CHARS:])[-TAIL_CHARS:]
@@ -107,7 +90,6 @@ class Allowance:
 
         What comes later counts anew.
         """
-        self.settle()
         tail, self._tail = self._tail, ""
         chars = self._missing_chars - len(tail)
         if chars:
@@ -127,7 +109,7 @@ class Allowance:
     @property
     def is_pending(self) -> bool:
         """Whether something was written that :meth:`end` has not dealt with."""
-        return bool(self._pieces) or self._missing_chars > 0
+        return self._missing_chars > 0
 
 
 def share_of(num_processes: int) -> tuple[int, int]:

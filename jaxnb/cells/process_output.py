@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 import os
 import sys
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 from IPython.core import page
 
 from jaxnb.cells.allowance import Allowance, share_of
+from jaxnb.compat.ipykernel import PythonOutStream
 from jaxnb.compat.ipython import forget_output
 from jaxnb.labels import format_count, plural
 from jaxnb.wire.messages import DROPPED_MESSAGE, printable
@@ -171,33 +171,27 @@ CELLS_KEPT = 64
 
 
 class LimitedStream:
-    """Stands before one of ipykernel's output streams.
+    """Limits what one of the output streams sends, and how often it is flushed.
 
-    It takes the place of the stream's ``write`` and ``flush``, so that whoever holds the stream
-    (a ``logging`` handler) is limited too.
+    Whoever holds the stream (a ``logging`` handler) is limited too.
 
     Args:
-        stream: An ``ipykernel.iostream.OutStream``.
+        stream: The stream.
         lines: The share of each cell, in lines.
         chars: The share, in characters.
     """
 
-    def __init__(self, stream: Any, lines: float, chars: float) -> None:
+    def __init__(self, stream: PythonOutStream, lines: float, chars: float) -> None:
         self._stream = stream
         self._lines = lines
         self._chars = chars
-        self._write = stream.write
         self.flush_now = stream.flush  # whatever the cell has flushed before
         self._pid = os.getpid()
-        # Reentrant: the collection of garbage may run a __del__ that prints, anywhere.
-        self._lock = threading.RLock()
         self._shares: OrderedDict[str, tuple[Mapping[str, Any], Allowance]] = OrderedDict()
-        self._parent: Mapping[str, Any] | None = None
-        self._share = Allowance(lines, chars, time.monotonic())
         self._in_cell = False
         self._flushes = float(FLUSHES)
         self._flushed = 0.0
-        stream.write, stream.flush = self.write, self.flush
+        stream.limit, stream.flush = self._limit, self.flush  # type: ignore[method-assign]
         os.register_at_fork(after_in_child=self._write_to_file_descriptor)
 
     def _write_to_file_descriptor(self) -> None:
@@ -207,45 +201,29 @@ class LimitedStream:
         """
         number = 2 if self._stream.name == "stderr" else 1
         plain = open(number, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
-        self._stream.write, self._stream.flush = plain.write, plain.flush
+        stream: Any = self._stream
+        stream.write, stream.flush = plain.write, plain.flush
 
-    def write(self, text: Any) -> int:
-        """Writes what the share of the cell allows, and counts the rest."""
-        if not isinstance(text, str):
-            return int(self._write(text))  # it says what is wrong with that
-        parent = self._stream.parent_header
-        share = self._share
-        if share.full and parent is self._parent:  # without the lock: it costs as much as this
-            if share.keep_end(text):
-                with self._lock:
-                    share.settle()
-            return len(text)
-        with self._lock:
-            if parent is not self._parent:
-                self._choose(parent)
-            share, was_full = self._share, self._share.full
-            sent = share.take(text)
-        if sent:
-            self._write(sent)
-        if share.full and not was_full:
-            self._tell(parent, share)
-        return len(text)
-
-    def _choose(self, parent: Mapping[str, Any]) -> None:
-        """Makes the share of what ``parent`` asked for the current one."""
+    def _limit(self, parent: Mapping[str, Any], text: str) -> str:
+        """Returns what the share of a request allows of a text, and counts the rest."""
         name = str(parent.get("msg_id", ""))
         if name not in self._shares:
-            self._shares[name] = (parent, Allowance(self._lines, self._chars, time.monotonic()))
+            self._shares[name] = parent, Allowance(self._lines, self._chars, time.monotonic())
             while len(self._shares) > CELLS_KEPT:
                 self._shares.popitem(last=False)
-        self._parent, self._share = parent, self._shares[name][1]
+        share = self._shares[name][1]
+        was_full = share.full
+        sent = share.take(text)
+        if share.full and not was_full:
+            self._tell(parent, share)
+        return sent
 
     def set_limits(self, lines: float, chars: float) -> None:
         """Changes the share of each cell, that of the present one too."""
-        with self._lock:
+        with self._stream.lock:
+            self._stream.settle()
             self._lines, self._chars = lines, chars
             self._shares.clear()
-            self._parent = None
         self._in_cell = True
 
     def begin(self, *_: object) -> None:
@@ -255,17 +233,12 @@ class LimitedStream:
     def end(self, *_: object) -> None:
         """Sends the end of what was not sent, of the cell that ends and of threads of others."""
         self._in_cell = False
-        with self._lock:
-            pending = [pair for pair in self._shares.values() if pair[1].is_pending]
-        for parent, share in pending:
-            token = self._stream.set_thread_parent(parent)
-            try:
-                with self._lock:
-                    text = share.end()
-                self._write(text)
-                self._tell(parent, share)
-            finally:
-                self._stream.reset_thread_parent(token)
+        with self._stream.lock:
+            self._stream.settle()
+            for parent, share in list(self._shares.values()):
+                if share.is_pending:
+                    self._stream.write_of(parent, share.end())
+                    self._tell(parent, share)
 
     def _tell(self, parent: Mapping[str, Any], share: Allowance) -> None:
         """Tells the notebook what is not sent so far; nothing yet when that begins."""
@@ -315,7 +288,7 @@ def install_limits(shell: Any, num_processes: int) -> None:
         shell: The shell of an IPython kernel.
         num_processes: The size of the group.
     """
-    streams = [LimitedStream(s, *share_of(num_processes)) for s in (sys.stdout, sys.stderr)]
+    streams = [LimitedStream(each, *share_of(num_processes)) for each in PythonOutStream.made]
     _LIMITED[:] = streams
 
     for stream in streams:

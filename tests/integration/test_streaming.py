@@ -180,6 +180,25 @@ def test_nothing_is_lost_of_10_000_lines_from_each(session: Session) -> None:
     assert said == [10_000] * 4
 
 
+STOPPED = """
+import itertools, os, signal, sys, threading
+numbers = itertools.count()
+for i in range(6):
+    try:
+        threading.Timer(0.001, os.kill, (os.getpid(), signal.SIGINT)).start()
+        while True: sys.stdout.write(f"{next(numbers)}\\n")
+    except KeyboardInterrupt: pass
+next(numbers)
+"""
+
+
+def test_a_loop_that_is_interrupted_has_printed_each_line_once(session: Session) -> None:
+    result = session.run(STOPPED, ranks=[0])
+    found = [int(line) for line in result.per_process[0].stdout.splitlines()]
+    assert found == sorted(set(found))
+    assert len(found) >= result.value - 6  # an interrupt may strike before a number is written
+
+
 def _processes(line: str) -> list[int]:
     label = line[1 : line.index("]")]
     found = []
