@@ -114,22 +114,17 @@ class Layout(NamedTuple):
     shards: tuple[ShardInfo, ...]
 
 
-def layout_of(sharding: Any, shape: tuple[int, ...], known: dict[Any, Layout]) -> Layout:
+@lru_cache(maxsize=128)
+def layout_of(sharding: Any, shape: tuple[int, ...]) -> Layout:
     """Returns a sharding of a shape as data.
 
-    Args:
-        sharding: The sharding.
-        shape: The array's.
-        known: What was returned before, for arrays that travel together: a tree's leaves
-            mostly lie alike, and what they share is described and pickled once.
+    It is kept: a tree's leaves mostly lie alike, and what those that travel together share is
+    pickled once.
     """
-    key = (sharding, shape)
-    if key not in known:
-        mesh, spec = mesh_and_spec(sharding)
-        text = sharding_text(sharding, spec)
-        axes = None if mesh is None else split_axes(sharding.spec, len(shape))
-        known[key] = Layout(mesh, spec, axes, text, shards_of(sharding, shape))
-    return known[key]
+    mesh, spec = mesh_and_spec(sharding)
+    text = sharding_text(sharding, spec)
+    axes = None if mesh is None else split_axes(sharding.spec, len(shape))
+    return Layout(mesh, spec, axes, text, shards_of(sharding, shape))
 
 
 def split_axes(spec: jax.sharding.PartitionSpec, ndim: int) -> tuple[tuple[str, ...], ...]:
@@ -216,13 +211,7 @@ MAX_UNCUT_BYTES = 1 << 20
 Corner = tuple[tuple[tuple[int, ...], str], ...]
 
 
-def describe(
-    array: jax.Array,
-    *,
-    digests: bool = True,
-    corner: bool = True,
-    known: dict[Any, Layout] | None = None,
-) -> ArrayInfo:
+def describe(array: jax.Array, *, digests: bool = True, corner: bool = True) -> ArrayInfo:
     """Describes an array without moving it and without a collective.
 
     Without digests and corner its data are not touched: no array is made for a shard.
@@ -237,14 +226,12 @@ def describe(
         digests: Digest the bytes of every addressable shard that has replicas, so that the
             notebook can compare them, up to a size. JAX itself never compares replicas.
         corner: Read the elements at the array's corners that this process holds.
-        known: See :func:`layout_of`.
     """
     sharding = array.sharding
     shape = tuple(array.shape)
     # To look at its parts makes arrays for them, which JAX keeps: only where they are read anyway.
     deleted = is_deleted(array) if digests or corner else array.is_deleted()
-    known = {} if known is None else known
-    shards = layout_of(sharding, shape, known).shards
+    shards = layout_of(sharding, shape).shards
     readable = not deleted and not unreduced_axes(sharding)
     digests = digests and readable and any(shard.replica_id for shard in shards)
     corner = corner and readable and 0 not in shape
@@ -255,7 +242,6 @@ def describe(
         shape,
         array.dtype,
         sharding,
-        known,
         shards=_with_digests(shards, held) if digests else shards,
         corner=_corner(shape, held) if corner else (),
         deleted=deleted,
@@ -264,16 +250,10 @@ def describe(
     )
 
 
-def planned(
-    shape: tuple[int, ...],
-    dtype: Any,
-    sharding: Any,
-    known: dict[Any, Layout] | None = None,
-    **found: Any,
-) -> ArrayInfo:
+def planned(shape: tuple[int, ...], dtype: Any, sharding: Any, **found: Any) -> ArrayInfo:
     """Describes an array that need not be there, but for what was found; see :func:`describe`."""
     facts = dtype_facts(dtype)
-    mesh, spec, axes, text, shards = layout_of(sharding, shape, {} if known is None else known)
+    mesh, spec, axes, text, shards = layout_of(sharding, shape)
     return ArrayInfo(
         shape=shape,
         dtype=facts.name,

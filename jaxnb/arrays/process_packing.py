@@ -18,7 +18,7 @@ import numpy as np
 from jaxnb.arrays import process_describe
 from jaxnb.arrays.lost import LostArray, NotMoved, Record
 from jaxnb.arrays.process_canonical import TooManyError, canonical_digest, in_one_order
-from jaxnb.arrays.process_describe import Layout, unreduced_axes
+from jaxnb.arrays.process_describe import unreduced_axes
 from jaxnb.compat.jax_arrays import array_of_ref_now
 from jaxnb.lockstep.process_inputs import digest
 from jaxnb.model.arrays import MAX_DIGEST_BYTES, ArrayInfo, ArrayLeaf
@@ -213,10 +213,7 @@ class Package:
         self._leaves_code = not (whole or is_part_of_cell or _is_code(value))
         self.skeleton, self.buffers, pickler = self._pickled(value)
         self.arrays, self.left = pickler.arrays, tuple(pickler.left)
-        known: dict[Any, Layout] = {}
-        self.infos = tuple(
-            process_describe.describe(a, corner=False, known=known) for a in self.arrays
-        )
+        self.infos = tuple(process_describe.describe(a, corner=False) for a in self.arrays)
 
     def _pickled(self, value: Any) -> tuple[bytes, list[np.ndarray[Any, Any]], Pickler]:
         """Returns a value's pickle, what is out of band, and what has pickled it."""

@@ -386,16 +386,16 @@ NUMPY_ALIGNMENT_BYTES = 16
 
 
 class Exposures:
-    """The open buffers of this process, by transfer."""
+    """The open buffers of this process, by transfer.
+
+    Attributes:
+        access: How the notebook finds out whether it reaches this process's memory.
+    """
 
     def __init__(self) -> None:
         self._open: dict[str, list[Buffer]] = {}
         self._nonce = np.frombuffer(os.urandom(16), dtype=np.uint8)
-
-    @property
-    def access(self) -> MemoryPass:
-        """How the notebook finds out whether it reaches this process's memory."""
-        return MemoryPass(os.getpid(), self._nonce.ctypes.data, self._nonce.tobytes())
+        self.access = MemoryPass(os.getpid(), self._nonce.ctypes.data, self._nonce.tobytes())
 
     def expose(self, transfer: str, arrays: Iterable[Any]) -> tuple[Exposure, ...]:
         """Keeps the bytes of arrays in place until the transfer is released.

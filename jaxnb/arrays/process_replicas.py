@@ -159,7 +159,6 @@ class _Looked:
 class _Cell:
     looked: list[_Looked] = field(default_factory=list)
     trails: dict[Processes, tuple[int, int]] = field(default_factory=dict)
-    layouts: dict[Any, Layout] = field(default_factory=dict)
     is_compared: bool = False
 
 
@@ -243,7 +242,7 @@ class Replicas:
         return _Looked(described, base, weakref.ref(array))
 
     def _layout_of(self, array: Any) -> Layout:
-        return layout_of(array.sharding, tuple(array.shape), self._cell.layouts)
+        return layout_of(array.sharding, tuple(array.shape))
 
     def _replicated(self, value: Any) -> Any:
         """Returns the array that holds a value, if several devices hold a part of it; else None."""

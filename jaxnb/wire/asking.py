@@ -14,7 +14,7 @@ from jaxnb.labels import capitalized, processes_label
 from jaxnb.launch.deaths import Death, dead_processes, death_error
 from jaxnb.model.cells import Request, RequestFailed
 from jaxnb.wire.direct import Conversation, Direct
-from jaxnb.wire.messages import Exchange, Unanswered
+from jaxnb.wire.messages import Exchange, Unanswered, dump
 
 REPLY_SECONDS = 30.0
 """How long a process may be silent when all it has to do is to answer."""
@@ -341,7 +341,7 @@ class Channel:
         if self._abandoned is not None:
             return  # the processes have ended, or are about to
         for index in set(requests) & set(self.able):
-            self._direct.send(index, requests[index], into=None)
+            self._direct.send(index, dump(requests[index]), into=None)
 
     def _as_answer(self, index: int, answer: Any) -> Any:
         if isinstance(answer, RequestFailed):

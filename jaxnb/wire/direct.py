@@ -42,15 +42,15 @@ class Direct:
         for socket in self._sockets.values():
             socket.close()
 
-    def send(self, index: int, request: Request, into: deque[Reply] | None) -> None:
+    def send(self, index: int, frames: list[Any], into: deque[Reply] | None) -> None:
         """Sends a request to a process.
 
         Args:
             index: The process.
-            request: The request.
+            frames: Those of the request.
             into: Where the reply goes; None drops it.
         """
-        address, frames = self._addresses[index], dump(request)
+        address = self._addresses[index]
         number = self.sent[index] + 1
         content = {"token": address.token, "sent": time.monotonic(), "number": number}
         message = self._session.msg("ask", content, metadata={METADATA_KEY: digest(*frames)})
@@ -88,10 +88,14 @@ class Conversation:
     def __init__(self, direct: Direct) -> None:
         self._direct = direct
         self._replies: deque[Reply] = deque()
+        self._request: Request | None = None
+        self._frames: list[Any] = []
 
     def send(self, index: int, request: Request) -> None:
-        """Sends a request to a process."""
-        self._direct.send(index, request, self._replies)
+        """Sends a request to a process; one that all are sent is pickled once."""
+        if request is not self._request:
+            self._request, self._frames = request, dump(request)
+        self._direct.send(index, self._frames, self._replies)
 
     def get(self, seconds: float) -> Reply | None:
         """Returns the next reply; None if none comes in time."""

@@ -91,7 +91,7 @@ def test_what_is_asked_waits_for_a_cell_that_awaits(session: Session) -> None:
     thread.start()
     until(lambda: any(each.cell for where in session.where().values() for each in where.stack))
     replies: deque[Reply] = deque()
-    session._life.transport.direct.send(2, packing("x"), replies)
+    session._life.transport.direct.send(2, dump(packing("x")), replies)
     packed = answer(session, 2, replies)
     assert isinstance(packed, Packed)
     assert pickle.loads(packed.skeleton) == "new"
