@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxnb.arrays.blocks import corner_edges
 from jaxnb.arrays.regions import as_slice
-from jaxnb.compat.jax_arrays import device_arrays, is_deleted
+from jaxnb.compat.jax_arrays import device_arrays, is_deleted, make_array
 from jaxnb.compat.jax_runtime import wait_until_ready
 from jaxnb.errors import JaxnbError
 from jaxnb.lockstep import process_recorded
@@ -320,7 +320,7 @@ def host_view(data: jax.Array) -> np.ndarray[Any, Any]:
     if sharding.num_devices == 1:
         # JAX keeps a copy that it made for NumPy as long as the array lives. This one is
         # another array with the same buffer, and is gone when the view is made.
-        data = jax.make_array_from_single_device_arrays(data.shape, sharding, [data])
+        data = make_array(data.aval, sharding, [data], committed=True)
     elif axes := unreduced_axes(sharding):
         raise JaxnbError(
             f"process {jax.process_index()} cannot read an array that is unreduced over the mesh "
