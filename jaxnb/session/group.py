@@ -269,7 +269,8 @@ class Life:
             self._start(progress)
             assert self._transport is not None
             self.sentinels = Sentinels(self._transport.key, self.reports, self.work.notice)
-            self._transport.direct = Direct(self._transport.key, self.reports)
+            direct = {r.process_index: r.direct for r in self.reports if r.direct is not None}
+            self._transport.direct = Direct(self._transport.key, direct)
             self._on_join(self.reports)
         except BaseException as error:
             if not self.lifecycle.is_open:  # it was closed meanwhile, by another thread

@@ -93,7 +93,7 @@ class Transport:
         self._last: dict[int, _Sent] = {}  # to each process
         self._ended = threading.Condition()
         self.engine_ids: dict[int, int] = {}
-        self.direct = Direct(self.key, ())
+        self.direct = Direct(self.key, {})
 
     @property
     def key(self) -> bytes:
@@ -144,7 +144,7 @@ class Transport:
         self._uuids = {index: name.encode() for index, name in identities.items()}
         self._last.clear()
         self._requests.clear()  # of processes that have ended
-        self.direct = Direct(self.key, ())
+        self.direct = Direct(self.key, {})
         self.engine_ids = {index: engine_ids[name] for index, name in identities.items()}
 
     def unheard(self, seconds: float) -> list[int]:

@@ -1,37 +1,35 @@
-"""Asking the processes' main threads, past the ipyparallel controller."""
+"""Asking processes past the ipyparallel controller: their main threads, or their sentinels."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import zmq
 from jupyter_client.session import Session
 
 from jaxnb.model.cells import Request
-from jaxnb.model.group import Address, ProcessReport
+from jaxnb.model.group import Address
 from jaxnb.wire.messages import METADATA_KEY, Reply, digest, dump, load
-from jaxnb.wire.sentinels import received
 
 
 class Direct:
-    """Connections to the main threads of a group's processes.
-
-    For one thread at a time: who has the turn.
+    """Connections to a group's processes; for one thread at a time.
 
     Args:
         key: The cluster's key.
-        reports: What the processes said when they joined.
+        addresses: Process index to where it listens.
 
     Attributes:
         sent: How many requests were sent to each process.
     """
 
-    def __init__(self, key: bytes, reports: Iterable[ProcessReport]) -> None:
+    def __init__(self, key: bytes, addresses: Mapping[int, Address]) -> None:
         self._session = Session(key=key)
-        self._addresses = {r.process_index: r.direct for r in reports if r.direct is not None}
+        self._addresses = addresses
         self._sockets: dict[int, Any] = {}
         self._poller = zmq.Poller()
         self._asked: dict[str, tuple[int, deque[Reply]]] = {}
@@ -42,17 +40,21 @@ class Direct:
         for socket in self._sockets.values():
             socket.close()
 
-    def send(self, index: int, frames: list[Any], into: deque[Reply] | None) -> None:
+    def send(
+        self, index: int, frames: Sequence[Any], into: deque[Reply] | None, **told: Any
+    ) -> None:
         """Sends a request to a process.
 
         Args:
             index: The process.
             frames: Those of the request.
             into: Where the reply goes; None drops it.
+            told: What is told beside the frames, of which JSON can be made.
         """
         address = self._addresses[index]
         number = self.sent[index] + 1
-        content = {"token": address.token, "sent": time.monotonic(), "number": number}
+        # The time is no date: of clocks that are set nothing follows.
+        content = {"token": address.token, "sent": time.monotonic(), "number": number, **told}
         message = self._session.msg("ask", content, metadata={METADATA_KEY: digest(*frames)})
         if into is not None:
             self._asked[message["header"]["msg_id"]] = index, into
@@ -72,10 +74,22 @@ class Direct:
     def receive(self, seconds: float) -> None:
         """Waits for replies, and puts those that have come where they go."""
         for socket, _ in self._poller.poll(int(seconds * 1e3)):
-            question, frames = received(self._session, socket)
+            question, frames = self._received(socket)
             if asked := self._asked.pop(question, None):
                 index, into = asked
                 into.append(Reply(index, _loaded(frames)))
+
+    def _received(self, socket: Any) -> tuple[str, list[Any]]:
+        """Returns which question was answered, and how; none where it is not the process's word.
+
+        Of a dead process's address another program may have taken hold.
+        """
+        with contextlib.suppress(ValueError, KeyError):
+            _, parts = self._session.feed_identities(socket.recv_multipart())
+            message = self._session.deserialize(parts)
+            if digest(*message["buffers"]) == message["metadata"][METADATA_KEY]:
+                return str(message["parent_header"]["msg_id"]), message["buffers"]
+        return "", []
 
 
 class Conversation:
@@ -108,5 +122,5 @@ def _loaded(frames: list[Any]) -> Any:
     """Returns an answer whose signature was checked; what keeps it from being read, as one."""
     try:
         return load(frames)
-    except Exception as unreadable:  # whoever waits must not wait for ever
+    except (Exception, SystemExit) as unreadable:  # whoever waits must not wait for ever
         return unreadable

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import zmq
-from jupyter_client.session import Session
-
 from jaxnb.model.group import ProcessReport, SentinelFault, Whereabouts
-from jaxnb.wire.messages import METADATA_KEY, digest, load
+from jaxnb.wire.direct import Direct
+from jaxnb.wire.messages import Reply
 
 ANSWER_SECONDS = 1.0
 """A sentinel that is silent for longer cannot run: its process is stopped, or holds the lock of
@@ -72,43 +70,22 @@ class Sentinels:
         self, processes: Iterable[int], function: str, /, *, seconds: float | None, **data: Any
     ) -> dict[int, Any]:
         """Does what :meth:`ask` does; one that fails gives its :class:`SentinelFault`."""
-        asked = set(processes) & self._addresses.keys()
-        seconds = ANSWER_SECONDS if seconds is None else seconds
-        found = self._converse(asked, function, data, seconds)
+        indices = set(processes) & self._addresses.keys()
+        asked, replies = Direct(self._key, self._addresses), deque[Reply]()
+        for index in indices:
+            asked.send(index, (), replies, function=function, data=data)
+        deadline = time.monotonic() + (ANSWER_SECONDS if seconds is None else seconds)
+        while len(replies) < len(indices) and (left := deadline - time.monotonic()) > 0:
+            asked.receive(left)
+        found = {each.process_index: each.answer for each in replies}
+        for index, answer in found.items():
+            if isinstance(answer, BaseException):  # of a process whose jaxnb is another one
+                told = f"its answer cannot be read: {type(answer).__name__}: {answer}"
+                found[index] = SentinelFault(index, function.rpartition(".")[2], told)
         for fault in {each for each in found.values() if isinstance(each, SentinelFault)}:
             if fault not in self._told:
                 self._told.add(fault)
                 self._notice(str(fault))
-        return found
-
-    def _converse(
-        self, processes: Collection[int], function: str, data: Mapping[str, Any], seconds: float
-    ) -> dict[int, Any]:
-        session, poller = Session(key=self._key), zmq.Poller()
-        waiting: dict[str, int] = {}
-        found: dict[int, Any] = {}
-        with contextlib.ExitStack() as sockets:
-            for index in processes:
-                address = self._addresses[index]
-                socket: Any = sockets.enter_context(zmq.Context.instance().socket(zmq.DEALER))
-                socket.linger = 0
-                socket.connect(address.url)
-                poller.register(socket, zmq.POLLIN)
-                # The time is no date: of clocks that are set nothing follows.
-                content = {"token": address.token, "sent": time.monotonic()}
-                message = session.msg("ask", {**content, "function": function, "data": data})
-                socket.send_multipart(session.serialize(message))
-                waiting[str(message["header"]["msg_id"])] = index
-            deadline = time.monotonic() + seconds
-            while waiting:
-                left = max(0.0, deadline - time.monotonic())
-                if not (ready := poller.poll(int(left * 1e3))):
-                    break
-                for each, _ in ready:
-                    question, frames = received(session, each)
-                    if question in waiting:
-                        index = waiting.pop(question)
-                        found[index] = _loaded(index, function, frames)
         return found
 
     def where(
@@ -123,25 +100,3 @@ class Sentinels:
             i: Whereabouts(i, (), fault=each.error) if isinstance(each, SentinelFault) else each
             for i, each in found.items()
         }
-
-
-def received(session: Session, socket: Any) -> tuple[str, list[Any]]:
-    """Returns which question was answered, and how; none where it is not the process's word.
-
-    Of a dead process's address another program may have taken hold.
-    """
-    with contextlib.suppress(ValueError, KeyError):
-        _, parts = session.feed_identities(socket.recv_multipart())
-        message = session.deserialize(parts)
-        if digest(*message["buffers"]) == message["metadata"][METADATA_KEY]:
-            return str(message["parent_header"]["msg_id"]), message["buffers"]
-    return "", []
-
-
-def _loaded(index: int, function: str, frames: list[Any]) -> Any:
-    """Returns an answer whose signature was checked."""
-    try:
-        return load(frames)
-    except (Exception, SystemExit) as error:  # of a process whose jaxnb is another one
-        told = f"its answer cannot be read: {type(error).__name__}: {error}"
-        return SentinelFault(index, function.rpartition(".")[2], told)
