@@ -23,7 +23,6 @@ from jaxnb.errors import JaxnbError
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.arrays import (
     ArrayInfo,
-    Chunk,
     Exposed,
     ExposeRequest,
     Exposure,
@@ -217,10 +216,10 @@ def expose(process: ThisProcess, request: ExposeRequest) -> Exposed | Gone:
     return Exposed(process.index, request.transfer, data, process.exposures.access)
 
 
-def read(process: ThisProcess, transfer: str, buffer: int, start: int, stop: int) -> Chunk:
+def read(process: ThisProcess, transfer: str, buffer: int, start: int, stop: int) -> Any:
     """Returns bytes of an exposed buffer, where the process's memory is out of reach."""
     # A buffer of the message's: it travels without a copy.
-    return Chunk(pickle.PickleBuffer(process.exposures.buffer(transfer, buffer).data[start:stop]))
+    return pickle.PickleBuffer(process.exposures.buffer(transfer, buffer).data[start:stop])
 
 
 def _not_found(process: ThisProcess, error: NotFoundError) -> NotFound:

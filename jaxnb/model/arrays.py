@@ -328,17 +328,6 @@ class Gone:
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Bytes of an exposed buffer.
-
-    Attributes:
-        data: A buffer; it travels as a frame of its own.
-    """
-
-    data: Any = field(repr=False)
-
-
-@dataclass(frozen=True)
 class LayoutReply:
     """The arrays of a value, their data left where they are.
 

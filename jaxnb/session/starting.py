@@ -203,8 +203,9 @@ class Starter:
             StartError: A process could not do it, in time or at all; the message names it.
         """
         everyone = range(self._placement.num_processes)
-        exchange = transport.send({i: CheckRequest() for i in everyone})
-        answers: dict[int, Any] = {}
+        exchange, answers = Exchange(), dict[int, Any]()
+        for index in everyone:
+            transport.send_to(exchange, index, CheckRequest())
         while len(answers) < len(everyone):
             self.check_alive()
             if time.monotonic() > self._deadline:

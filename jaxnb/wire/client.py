@@ -172,17 +172,6 @@ class Transport:
 
     # ------------------------------------------------------------------ requests
 
-    def send(self, processes: Mapping[int, Request]) -> Exchange:
-        """Sends requests to processes, by process index.
-
-        Returns:
-            The exchange; it ends with a :class:`Reply` from each.
-        """
-        exchange = Exchange()
-        for index, request in processes.items():
-            self.send_to(exchange, index, request)
-        return exchange
-
     def send_to(self, exchange: Exchange, index: int, request: Request) -> None:
         """Sends a request to one process; what comes back comes into the exchange.
 
@@ -197,12 +186,8 @@ class Transport:
         identity = self._uuids[index]
         sent = _Sent(index, identity.decode(), exchange, has_output)
         self._last[index] = self._requests[message["header"]["msg_id"]] = sent
-        if len(self._requests) > REQUESTS_KEPT:
-            oldest = next(iter(self._requests))
-            if self._requests[oldest].exchange is None:
-                del self._requests[oldest]
-            else:  # it is waited for still
-                self._requests.move_to_end(oldest)
+        if len(self._requests) > REQUESTS_KEPT:  # one cell at a time: that has long been answered
+            self._requests.popitem(last=False)
         self._client.send_raw(message, frames, identity)
 
     def _route(self, message: Mapping[str, Any]) -> None:

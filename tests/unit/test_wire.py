@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from jaxnb.lockstep import wire
 from jaxnb.lockstep.messages import Asking, End, Explanation, Go, Side, Stop, Word
-from jaxnb.model.arrays import Chunk
 from jaxnb.model.cells import CallRequest, StreamChunk
 from jaxnb.wire.messages import Exchange, digest, dump, load, printable
 
@@ -121,12 +120,12 @@ def test_a_process_that_there_is_not_is_refused() -> None:
 
 def test_a_buffer_is_a_frame_of_its_own_and_is_not_copied() -> None:
     data = np.arange(1000)
-    frames = dump(Chunk(pickle.PickleBuffer(data)))
+    frames = dump(pickle.PickleBuffer(data))
     assert len(frames) == 2
     assert np.shares_memory(np.frombuffer(frames[1], data.dtype), data)
     assert len(frames[0]) < 200
-    chunk = load(frames)
-    assert np.shares_memory(np.frombuffer(chunk.data, data.dtype), data)
+    loaded = load(frames)
+    assert np.shares_memory(np.frombuffer(loaded, data.dtype), data)
 
 
 def test_a_slice_of_a_buffer_travels_alone() -> None:
