@@ -267,8 +267,7 @@ class ProcessReport:
         pid: Its process id on ``host``.
         host: ``socket.gethostname()``.
         jax_version: ``jax.__version__``.
-        sentinel: How to reach it while its main thread cannot answer.
-        direct: How to reach its main thread past the controller.
+        token: What messages past the controller to it have to hold.
         unrecorded: Why its dispatches are not recorded; empty if they are.
         reduced: What of its checks works less well than it should with this JAX, as sentences.
         trial: What was recorded of the ``psum``.
@@ -283,8 +282,7 @@ class ProcessReport:
     pid: int
     host: str
     jax_version: str
-    sentinel: Address | None = None
-    direct: Address | None = None
+    token: str = ""
     unrecorded: str = ""
     reduced: tuple[str, ...] = ()
     trial: tuple[Dispatch, ...] = ()

@@ -39,10 +39,9 @@ from jaxnb.session.lifecycle import (
     require_allowed,
     require_room,
 )
-from jaxnb.session.starting import Starter, jax_environment
+from jaxnb.session.starting import Starter, connections, jax_environment
 from jaxnb.session.work import Work, sigint_held
 from jaxnb.wire.client import Transport
-from jaxnb.wire.direct import Direct
 from jaxnb.wire.messages import Output
 from jaxnb.wire.sentinels import Sentinels
 
@@ -92,7 +91,7 @@ class Life:
         self.options = with_job(with_nodes(options))
         self._hosts = self.options.hosts  # those of a job are others each time
         self._transport: Transport | None = None
-        self.sentinels = Sentinels(b"", ())
+        self.sentinels = Sentinels(b"", {})
         self._owner_pid, self._at_exit = os.getpid(), partial(at_exit, self.close)
         self._make_cluster(progress)
         try:
@@ -268,9 +267,9 @@ class Life:
         try:
             self._start(progress)
             assert self._transport is not None
-            self.sentinels = Sentinels(self._transport.key, self.reports, self.work.notice)
-            direct = {r.process_index: r.direct for r in self.reports if r.direct is not None}
-            self._transport.direct = Direct(self._transport.key, direct)
+            self.sentinels, self._transport.direct = connections(
+                self._transport.key, self.cluster.directory, self.reports, self.work.notice
+            )
             self._on_join(self.reports)
         except BaseException as error:
             if not self.lifecycle.is_open:  # it was closed meanwhile, by another thread

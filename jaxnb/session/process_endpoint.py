@@ -227,15 +227,14 @@ class Responder:
     async def _answer(self, request: Request) -> Any:
         if self._joined is None:
             self._joined = self._join()
-        runner, sentinel, direct, process = self._joined
+        runner, sentinel, _, process = self._joined
         recorder = process.recorder
         match request:
             case CellRequest():
                 return await runner.run(request)
             case CheckRequest():
                 report, settings = process_join.check(recorder), recorder.settings.report
-                told = replace(report, sentinel=sentinel.address, direct=direct.address)
-                return replace(told, settings=settings)
+                return replace(report, token=sentinel.token, settings=settings)
             case JointRequest(request=call):
                 with recorder.joint(request):
                     return process_sentinel.call(process, call.function, call.arguments)

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from jaxnb.cells.sinks import StderrNotices
@@ -14,7 +13,7 @@ from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.labels import capitalized, plural, processes_label
 from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.deaths import Death, describe_death, last_lines
-from jaxnb.launch.folder import OFF
+from jaxnb.launch.folder import OFF, direct_name, sentinel_name
 from jaxnb.launch.job import QUEUED, Progress
 from jaxnb.launch.placement import Placement
 from jaxnb.lockstep import settings
@@ -23,7 +22,9 @@ from jaxnb.model.group import Address, ProcessReport
 from jaxnb.model.scripts import in_notebook
 from jaxnb.options import StartOptions
 from jaxnb.wire.client import Transport, wait_for
+from jaxnb.wire.direct import Direct
 from jaxnb.wire.messages import Exchange, Output, Reply
+from jaxnb.wire.sentinels import Sentinels
 
 WAITING = "waiting"
 """The stage in which somebody is waited for that does not come by itself."""
@@ -124,25 +125,13 @@ class Starter:
             transport.wait_for(self._group.identities, self._deadline, self.check_alive)
             reports = self._check(transport)
             self._group.hosts.publish()
-            return transport, [self._reached(each) for each in reports]
+            return transport, reports
         except BaseException as error:
             if known is None:
                 transport.close()
             if isinstance(error, TimeoutError):
                 raise StartError(f"{error}{self._what_they_do()}.") from None
             raise
-
-    def _reached(self, report: ProcessReport) -> ProcessReport:
-        """Returns a report with addresses as they are here: their names in the group's folder."""
-        return replace(
-            report, sentinel=self._here(report.sentinel), direct=self._here(report.direct)
-        )
-
-    def _here(self, address: Address | None) -> Address | None:
-        if address is None:
-            return None
-        name = address.url.rpartition("/")[2]
-        return replace(address, url=f"ipc://{self._group.directory}/{name}")
 
     @property
     def _programs_folder(self) -> str:
@@ -281,6 +270,27 @@ class Starter:
             if stopped and stopped != self._stopped:
                 self.progress(WAITING, stopped)
             self._stopped = stopped
+
+
+def connections(
+    key: bytes, folder: str, reports: Sequence[ProcessReport], notice: Callable[[str], None]
+) -> tuple[Sentinels, Direct]:
+    """Returns what reaches processes past the controller.
+
+    Args:
+        key: The cluster's key.
+        folder: The group's, here: it has sockets of the processes of all hosts.
+        reports: What the processes said when they joined.
+        notice: Shows the user a sentence.
+    """
+
+    def addresses(name: Callable[[int, int], str]) -> dict[int, Address]:
+        return {
+            index: Address(f"ipc://{folder}/{name(index, each.pid)}", each.token)
+            for index, each in enumerate(reports)
+        }
+
+    return Sentinels(key, addresses(sentinel_name), notice), Direct(key, addresses(direct_name))
 
 
 def verify(reports: Sequence[ProcessReport], placement: Placement) -> None:

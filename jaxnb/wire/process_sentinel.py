@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 from jupyter_client.session import Session
 
-from jaxnb.model.group import Address, SentinelFault
+from jaxnb.model.group import SentinelFault
 from jaxnb.wire.messages import METADATA_KEY, digest, dump
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Listener:
         largest_bytes: The largest part of a message; -1 for any.
 
     Attributes:
-        address: How to reach it.
+        token: What its messages have to hold.
         dropped: How many messages were dropped.
     """
 
@@ -107,8 +107,8 @@ class Listener:
         self._session = Session(key=key)
         # Of its own: the kernel closes its context while this one may still be asked.
         self._socket = zmq.Context().socket(zmq.ROUTER)
-        self.address = Address(f"ipc://{folder}/{name}", token)
-        _bind(self._socket, self.address.url, largest_bytes)
+        _bind(self._socket, f"ipc://{folder}/{name}", largest_bytes)
+        self.token = token
         self.dropped = 0
         self._newest = -math.inf
         self._heard: dict[str, float] = {}
@@ -129,7 +129,7 @@ class Listener:
             identities, frames = self._session.feed_identities(parts)
             message = self._session.deserialize(frames)
             self._note_once(message["header"]["msg_id"], float(message["content"]["sent"]))
-            if message["content"]["token"] != self.address.token:
+            if message["content"]["token"] != self.token:
                 raise PermissionError  # a message to another process, replayed
         except Exception:  # whatever came, it was not the notebook's; the next may be
             self.dropped += 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from jaxnb.model.group import ProcessReport, SentinelFault, Whereabouts
+from jaxnb.model.group import Address, SentinelFault, Whereabouts
 from jaxnb.wire.direct import Direct
 from jaxnb.wire.messages import Reply
 
@@ -28,20 +28,20 @@ class Sentinels:
 
     Args:
         key: The cluster's key.
-        reports: What the processes said when they joined.
+        addresses: Process index to where its sentinel listens.
         notice: Shows the user a sentence: which sentinel failed, and why; once each.
     """
 
     def __init__(
         self,
         key: bytes,
-        reports: Iterable[ProcessReport],
+        addresses: Mapping[int, Address],
         notice: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._key = key
         self._notice = notice
         self._told: set[SentinelFault] = set()
-        self._addresses = {r.process_index: r.sentinel for r in reports if r.sentinel is not None}
+        self._addresses = addresses
 
     def ask(
         self,

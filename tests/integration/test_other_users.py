@@ -205,8 +205,9 @@ for url, token in told["addresses"]:
 
 
 def addresses_of(session: Session) -> list[tuple[str, str]]:
-    found = [each for report in session._life.reports for each in (report.sentinel, report.direct)]
-    return [(each.url, each.token) for each in found if each is not None]
+    life = session._life
+    both = (life.sentinels._addresses, life.transport.direct._addresses)
+    return [(each.url, each.token) for those in both for each in those.values()]
 
 
 @pytest.mark.usefixtures("patient_answers")

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +41,7 @@ dropped
 
 
 def address_of(session: Session, index: int) -> Address:
-    address = session._life.reports[index].sentinel
-    assert address is not None
-    return address
+    return session._life.sentinels._addresses[index]
 
 
 def key_of(session: Session) -> bytes:
@@ -185,7 +182,7 @@ def test_an_answer_that_is_not_signed_whole_is_not_read(
     thread = threading.Thread(target=answer)
     thread.start()
     stranger = Address(f"tcp://127.0.0.1:{port}", "t")
-    sentinels = Sentinels(key_of(alone), [replace(alone._life.reports[0], sentinel=stranger)])
+    sentinels = Sentinels(key_of(alone), {0: stranger})
     try:
         while thread.is_alive():  # until it has answered
             assert sentinels.where([0], 0.5) == {}
