@@ -47,11 +47,16 @@ class LostError(NotFoundError):
     """A path names an array that is lost."""
 
 
-def find(path: Path, namespace: Mapping[str, Any]) -> tuple[Any, int]:
+def find(path: Path, namespace: Mapping[str, Any], *, only_plain: bool = False) -> tuple[Any, int]:
     """Returns what a path names, and how many subscripts at its end were left.
 
     Those of an array are left to the notebook: it fetches what they take, and nothing is
     computed here, where it would have to be computed on all processes.
+
+    Args:
+        path: The path.
+        namespace: The variables.
+        only_plain: Run no code of the user's: what only that leads to is not plain, whatever it is.
 
     Raises:
         NotFoundError: There is nothing there.
@@ -65,6 +70,8 @@ def find(path: Path, namespace: Mapping[str, Any]) -> tuple[Any, int]:
         if is_array(value):
             _require_slices(path, i)
             return value, len(path.steps) - i
+        if only_plain and (step.kind == "attribute" or type(value) not in (dict, list, tuple)):
+            return object(), 0
         try:
             key = step.key
             value = getattr(value, key) if step.kind == "attribute" else value[key]
@@ -89,27 +96,11 @@ def _require_slices(path: Path, start: int) -> None:
             )
 
 
-def pack_plain(process: ThisProcess, request: PackRequest) -> Packed | NotFound | None:
-    """Does what :func:`pack` does, or nothing where code of the user's would have to be run.
-
-    That may compute over several processes, which have to be asked together then.
-    """
-    path = parse_path(request.path)
-    value = process.shell.user_ns.get(path.name)
-    for step in path.steps:
-        if is_array(value) or value is None:
-            break
-        if step.kind == "attribute" or type(value) not in (dict, list, tuple):
-            return None
-        try:
-            value = value[step.key]
-        except (LookupError, TypeError):  # it is told why
-            break
-    return pack(process, request) if is_plain(value, jax.Array) else None
-
-
-def pack(process: ThisProcess, request: PackRequest) -> Packed | NotFound:
+def pack(process: ThisProcess, request: PackRequest) -> Packed | NotFound | None:
     """Describes a value; its arrays stay, and can be asked for under the transfer's name.
+
+    Returns None, if only what is plain is asked for, where code of the user's would have to be run.
+    That may compute over several processes, which have to be asked together then.
 
     Of the value of a cell, arrays that a process holds whole come as NumPy, and the others can be
     asked for under the cell's name.
@@ -123,10 +114,12 @@ def pack(process: ThisProcess, request: PackRequest) -> Packed | NotFound:
     else:
         try:
             path = parse_path(request.path)
-            value, left = find(path, process.shell.user_ns)
+            value, left = find(path, process.shell.user_ns, only_plain=request.only_plain)
             subscripts = path.last_keys(left)
         except NotFoundError as error:
             return _not_found(process, error)
+        if request.only_plain and not is_plain(value, jax.Array):
+            return None
     whole = bool(request.cell)
     package = Package(value, refers=is_spread if whole else lambda array: True, whole=whole)
     # When the cell ran, a large value was not looked through to its end.

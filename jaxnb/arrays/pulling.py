@@ -6,7 +6,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -177,14 +177,15 @@ class Puller:
             path=path.text,
             eager_bytes=eager_bytes,
             inline_bytes=self._mover.inline_bytes,
+            only_plain=True,
         )
         release = request_for("pushes.release", transfer=wanted.transfer)
-        request = request_for("pulls.pack_plain", request=wanted, is_interruptible=True)
+        request = request_for("pulls.pack", request=wanted, is_interruptible=True)
         try:
             answers = channel.ask(dict.fromkeys(asked, request), nbytes=1 << 30)
             if None in answers.values():  # code of the user's may compute over all of them
                 channel.tell(dict.fromkeys(asked, release))
-                request = request_for("pulls.pack", request=wanted)
+                request = request_for("pulls.pack", request=replace(wanted, only_plain=False))
                 answers = channel.ask_together(dict.fromkeys(asked, request), nbytes=1 << 30)
             self._require_packed(channel, path, answers)
         except BaseException:

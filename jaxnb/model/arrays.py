@@ -178,6 +178,7 @@ class PackRequest:
         digest: The digest that the cell's value had; empty if it had none.
         eager_bytes: The data of arrays that together have no more come with the answer.
         inline_bytes: If they have no more than this, in it; more are exposed.
+        only_plain: A value is not wanted that code of the user's has to be run for.
     """
 
     transfer: str
@@ -186,6 +187,7 @@ class PackRequest:
     digest: bytes = b""
     eager_bytes: int = 0
     inline_bytes: int = 0
+    only_plain: bool = False
 
 
 @dataclass(frozen=True)

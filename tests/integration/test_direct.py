@@ -129,7 +129,7 @@ def test_small_values_take_one_exchange_and_ask_nobody(
         assert session.pull("tree['n'][1]") == "a"
         np.testing.assert_array_equal(session.pull("x[2:4]"), whole((8, 4))[2:4])
         session.push(y=np.ones(8), spec="data")
-    assert asked == [{"pack_plain"}] * 4 + [{"place"}]
+    assert asked == [{"pack"}] * 4 + [{"place"}]
     # The cell that clears them has begun before, and the one that counts them is the first.
     assert session.run("InLockstep.begin = kept_begin\nlen(begun)").value == 1
 
