@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from jaxnb.arrays.regions import Piece, pieces, view
 from jaxnb.lockstep.provenance import differing_names
 from jaxnb.model.arrays import Exposed, ExposeRequest, Packed, PartRequest
 from jaxnb.model.cells import CallRequest
-from jaxnb.model.dispatches import Argument, Difference
+from jaxnb.model.dispatches import Difference
 
 MOST_LEFT = 4
 """So many parts that were left on the processes are named."""
@@ -57,15 +57,16 @@ def of_different_arrays(name: str, packed: Mapping[int, Packed]) -> tuple[Differ
 
     Of values that differ none are: each process's is given by itself, and nothing put together.
     """
-    if not agree(packed.values()) or len({answer.origins for answer in packed.values()}) == 1:
+    sources = {i: [array.source for array in answer.arrays] for i, answer in packed.items()}
+    if not agree(packed.values()) or len(set(map(tuple, sources.values()))) == 1:
         return ()
     bound = {
         i: {
-            name if len(answer.origins) == 1 else f"{name}, array {k}": Argument(k, name, *origin)
-            for k, origin in enumerate(answer.origins)
-            if origin is not None
+            name if len(those) == 1 else f"{name}, array {k}": replace(each, position=k, name=name)
+            for k, each in enumerate(those)
+            if each is not None
         }
-        for i, answer in packed.items()
+        for i, those in sources.items()
     }
     return differing_names(bound)
 

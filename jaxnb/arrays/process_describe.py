@@ -237,7 +237,6 @@ def describe(array: jax.Array, *, digests: bool = True, corner: bool = True) -> 
     corner = corner and readable and 0 not in shape
     held = _held(array, shards) if digests or corner else []
     origin = origin_of(ORIGINS.array_of(array))
-    source = None if origin is None else Argument(0, "", *origin)
     return planned(
         shape,
         array.dtype,
@@ -245,8 +244,7 @@ def describe(array: jax.Array, *, digests: bool = True, corner: bool = True) -> 
         shards=_with_digests(shards, held) if digests else shards,
         corner=_corner(shape, held) if corner else (),
         deleted=deleted,
-        origin=0 if source is None else source.made.base,
-        source=source,
+        source=None if origin is None else Argument(0, "", *origin),
     )
 
 

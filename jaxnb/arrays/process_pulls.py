@@ -20,7 +20,6 @@ from jaxnb.arrays.process_packing import Package, is_array, is_spread
 from jaxnb.arrays.regions import Path, Piece, Region, parse_path, pieces, view
 from jaxnb.compat.jax_arrays import array_of_ref_now, data_of
 from jaxnb.errors import JaxnbError
-from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.arrays import (
     ArrayInfo,
     Exposed,
@@ -136,7 +135,6 @@ def pack(process: ThisProcess, request: PackRequest) -> Packed | NotFound | None
         access=process.exposures.access,
         subscripts=len(subscripts),
         data=_data(process, package, request, subscripts),
-        origins=tuple(map(ORIGINS.of, package.arrays)),
         left=package.left,
         is_array=is_array(value) or array_of_ref_now(value) is not None,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from jaxnb.model.dispatches import Argument, Origin
+from jaxnb.model.dispatches import Argument
 
 MAX_DIGEST_BYTES = 64 << 20
 """Larger values are not compared across processes, nor are larger shards of an accelerator, which
@@ -79,8 +79,6 @@ class ArrayInfo:
             PRNG keys are ``"uint32"`` words.
         word_shape: Trailing dimensions that it has in NumPy beside ``shape``: ``(2,)`` for
             PRNG keys of two words each, empty otherwise.
-        origin: The number of what made it, equal on all processes; 0 for an array of one process
-            alone.
         suspect: Of what parts it is made, if these are of different arrays; empty if they are not,
             as far as is known.
         source: Where the array came from; None for an array of one process alone, and where that
@@ -105,7 +103,6 @@ class ArrayInfo:
     deleted: bool = False
     host_dtype: str = ""
     word_shape: tuple[int, ...] = ()
-    origin: int = 0
     suspect: str = ""
     source: Argument | None = None
     gone: tuple[int, ...] = ()
@@ -210,7 +207,6 @@ class Packed:
             apply: those of an array.
         data: The data of small arrays: an array's index, a device, and what its shard gives, for
             this process's first replicas. None where they have to be asked for.
-        origins: Where each array comes from; None for one of which that is not known.
         left: The code of cells in it, for which a :class:`NotMoved` stands.
         is_array: The value is an array itself, or a ref to one.
     """
@@ -226,7 +222,6 @@ class Packed:
     access: MemoryPass
     subscripts: int = 0
     data: tuple[tuple[int, int, Part], ...] | None = field(default=None, repr=False)
-    origins: tuple[Origin | None, ...] = ()
     left: tuple[str, ...] = ()
     is_array: bool = False
 
