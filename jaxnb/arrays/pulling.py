@@ -168,10 +168,7 @@ class Puller:
         a group. Those that are in a cell are asked too, and refused with what they are doing.
         """
         channel.require_living(f"`{path.text}` was pulled")
-        dead = set(range(channel.num_processes)) - set(channel.able) - set(channel.in_cells)
-        asked = [i for i in range(channel.num_processes) if i not in dead]
-        if ranks is not None:
-            asked = list(ranks)
+        asked = sorted({*channel.able, *channel.in_cells}) if ranks is None else list(ranks)
         wanted = PackRequest(
             transfer=uuid.uuid4().hex,
             path=path.text,

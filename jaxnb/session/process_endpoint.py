@@ -56,7 +56,7 @@ from jaxnb.profile.process_timekeeper import Timekeeper
 from jaxnb.recovery import hooks
 from jaxnb.wire import messages, process_features, process_sentinel
 from jaxnb.wire.messages import AFTER_KEY, METADATA_KEY, MORE_KEY, digest, dump, load
-from jaxnb.wire.process_sentinel import LARGEST_BYTES, Listener, Sentinel, ThisProcess
+from jaxnb.wire.process_sentinel import LARGEST_BYTES, Listener, ThisProcess
 from jaxnb.wire.process_together import Rounds
 
 
@@ -271,7 +271,8 @@ class Responder:
         )
         pid = os.getpid()
         sentinel = listener(name=sentinel_name(index, pid), largest_bytes=LARGEST_BYTES)
-        Sentinel(sentinel, index, partial(process_sentinel.call, process))
+        watch, asked = process_sentinel.watch, (sentinel, process)
+        threading.Thread(target=watch, args=asked, name="jaxnb-sentinel", daemon=True).start()
         direct = listener(name=direct_name(index, pid))
         ipykernel.call_when_readable(self._kernel, direct.fd, partial(self._take, direct))
         if not identity.bare:

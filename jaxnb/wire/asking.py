@@ -14,7 +14,7 @@ from jaxnb.labels import capitalized, processes_label
 from jaxnb.launch.deaths import Death, dead_processes, death_error
 from jaxnb.model.cells import Request, RequestFailed
 from jaxnb.wire.direct import Conversation, Direct
-from jaxnb.wire.messages import Exchange, Unanswered, dump
+from jaxnb.wire.messages import Unanswered, dump
 
 REPLY_SECONDS = 30.0
 """How long a process may be silent when all it has to do is to answer."""
@@ -357,9 +357,8 @@ class Channel:
 
     def _why_lost(self, index: int, reason: str) -> Unanswered:
         deadline = time.monotonic() + DEATH_SECONDS
-        exchange = Exchange()
         while (lost := self._lost(index)) is None and time.monotonic() < deadline:
-            exchange.get(0.01)
+            self._interrupted.wait(0.01)
             self.check()
         return lost or Unanswered(index, reason)
 

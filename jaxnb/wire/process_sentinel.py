@@ -7,7 +7,6 @@ import importlib
 import math
 import os
 import re
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -159,45 +158,27 @@ class Listener:
             del self._heard[oldest[0]]
 
 
-class Sentinel:
+def watch(listener: Listener, process: ThisProcess) -> None:
     """Answers the notebook's questions about this process, whatever its main thread does.
 
-    It has a thread and a socket of its own, sleeps between questions, and ends with the process.
-
-    Questions are JSON and name a function; none is unpickled. Answers are pickled.
-
-    Args:
-        listener: Where questions come.
-        process_index: This process.
-        answer_call: Calls a function by its name, with arguments, and returns its answer; it must
-            be quick.
+    Never returns: it has a thread and a socket of its own, sleeps between questions, and ends with
+    the process. Questions are JSON and name a function, which must be quick; none is unpickled.
+    Answers are pickled.
     """
+    while True:
+        if (received := listener.receive()) is not None:
+            identities, message = received
+            listener.answer(identities, message, _answered(process, message["content"]))
 
-    def __init__(
-        self,
-        listener: Listener,
-        process_index: int,
-        answer_call: Callable[[str, Mapping[str, Any]], Any],
-    ) -> None:
-        self._listener = listener
-        self._process_index = process_index
-        self._answer_call = answer_call
-        threading.Thread(target=self._serve, name="jaxnb-sentinel", daemon=True).start()
 
-    def _serve(self) -> None:
-        while True:
-            if (received := self._listener.receive()) is not None:
-                identities, message = received
-                self._listener.answer(identities, message, self._answer(message["content"]))
-
-    def _answer(self, content: Mapping[str, Any]) -> list[Any]:
-        """Returns the frames of an answer; what fails here must not pass for silence."""
-        name = str(content.get("function"))
-        try:
-            return dump(self._answer_call(name, content["data"]))
-        except (Exception, SystemExit) as error:
-            told = f"{type(error).__name__}: {error}"
-            return dump(SentinelFault(self._process_index, name.rpartition(".")[2], told))
+def _answered(process: ThisProcess, content: Mapping[str, Any]) -> list[Any]:
+    """Returns the frames of an answer; what fails here must not pass for silence."""
+    name = str(content.get("function"))
+    try:
+        return dump(call(process, name, content["data"]))
+    except (Exception, SystemExit) as error:
+        told = f"{type(error).__name__}: {error}"
+        return dump(SentinelFault(process.index, name.rpartition(".")[2], told))
 
 
 def _bind(listening: zmq.Socket[bytes], url: str, largest_bytes: int) -> None:

@@ -32,10 +32,11 @@ from support.fixtures import PATIENT_SECONDS, assert_usable, until
 ALL = [0, 1, 2, 3]
 DROPPED = """
 import gc
-from jaxnb.wire.process_sentinel import Sentinel
-(sentinel,) = (thing._listener for thing in gc.get_objects() if type(thing) is Sentinel)
+from jaxnb.session.process_endpoint import Responder
+(responder,) = (thing for thing in gc.get_objects() if type(thing) is Responder)
+sentinel = responder._joined.sentinel
 dropped = sentinel.dropped
-del sentinel
+del responder, sentinel
 dropped
 """
 
