@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -82,16 +83,17 @@ def test_a_cell_begins_after_what_was_asked_before_it(session: Session) -> None:
     assert_usable(session)
 
 
-def test_what_is_asked_waits_for_a_cell_that_awaits(session: Session) -> None:
-    session.run("import asyncio\nx, may_end = 'old', asyncio.Event()")
-    cell = (
-        "asyncio.get_running_loop().call_later(0.3, may_end.set)\nawait may_end.wait()\nx = 'new'"
-    )
+def test_what_is_asked_waits_for_a_cell_that_awaits(session: Session, tmp_path: Path) -> None:
+    session.run("import asyncio, os\nx = 'old'")
+    may_end = tmp_path / "may_end"
+    path = str(may_end)
+    cell = f"while not os.path.exists({path!r}): await asyncio.sleep(0.01)\nx = 'new'"
     thread = threading.Thread(target=session.run, args=[cell])
     thread.start()
-    until(lambda: any(each.cell for where in session.where().values() for each in where.stack))
+    until(lambda: any(each.cell for where in session.where([2]).values() for each in where.stack))
     replies: deque[Reply] = deque()
     session._life.transport.direct.send(2, dump(packing("x")), replies)
+    may_end.touch()
     packed = answer(session, 2, replies)
     assert isinstance(packed, Packed)
     assert pickle.loads(packed.skeleton) == "new"
