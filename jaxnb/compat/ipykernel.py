@@ -143,16 +143,17 @@ class PythonOutStream(OutStream):
             taken = self._pieces[:]
             del self._pieces[: len(taken)]  # in place: others append meanwhile
             for parent, those in groupby(taken, itemgetter(0)):
-                self.write_of(parent, self.limit(parent, "".join(text for _, text in those)))
+                self._hand(parent, self.limit(parent, "".join(text for _, text in those)))
+
+    def _hand(self, parent: Mapping[str, Any], text: str) -> None:
+        if text:
+            with self._buffer_lock:
+                self._buffers[frozenset(parent.items())].write(text)
 
     def write_of(self, parent: Mapping[str, Any], text: str) -> None:
-        """Writes what a request has written, whatever its limit."""
-        if text:
-            token = self.set_thread_parent(parent)  # type: ignore[no-untyped-call]
-            try:
-                super().write(text)
-            finally:
-                self.reset_thread_parent(token)  # type: ignore[no-untyped-call]
+        """Writes what a request has written, whatever its limit; the next flush sends it."""
+        self._has_text = True
+        self._hand(parent, text)
 
     def _flush(self) -> None:
         self._flush_pending = False  # what comes from here on is flushed by itself

@@ -70,6 +70,16 @@ def test_one_line_of_100_megabytes(session: Session) -> None:
     assert_usable(session)
 
 
+def test_the_end_of_a_flood_comes_with_its_cell_also_where_that_has_flushed(
+    session: Session,
+) -> None:
+    lines = share_of(session.num_processes)[0] + 5_000
+    code = f"import sys\nsys.stdout.write('x\\n' * {lines})\nsys.stdout.flush()"
+    for _ in range(4):
+        result = session.run(code, ranks=[0], sink=Notices())
+        assert result.per_process[0].stdout == "x\n" * lines
+
+
 WARNINGS = """
 import logging, warnings
 warnings.simplefilter("always")
