@@ -186,7 +186,6 @@ class LimitedStream:
         self._lines = lines
         self._chars = chars
         self.flush_now = stream.flush  # whatever the cell has flushed before
-        self._pid = os.getpid()
         self._shares: OrderedDict[str, tuple[Mapping[str, Any], Allowance]] = OrderedDict()
         self._in_cell = False
         self._flushes = float(FLUSHES)
@@ -255,7 +254,7 @@ class LimitedStream:
 
     def flush(self) -> None:
         """Flushes, unless a cell does so too often: then its text goes a moment later."""
-        if self._in_cell and os.getpid() == self._pid:
+        if self._in_cell:
             now = time.monotonic()
             self._flushes += (now - self._flushed) * FLUSHES_PER_SECOND
             self._flushes = min(self._flushes, FLUSHES)
