@@ -166,8 +166,9 @@ def _data(
     for k, (array, info, region) in enumerate(parts):
         key = id(info.shards), region
         if key not in known:
-            those = pieces(region, info.shards)[0]
-            known[key] = [each for each in those if each.shard.process_index == process.index]
+            firsts = (each for each in info.shards if not each.replica_id)
+            mine = [each for each in firsts if each.process_index == process.index]
+            known[key] = pieces(region, mine)[0]
         for piece in known[key]:
             sources.append((k, piece.shard.device_id))
             boxes.append(_box(array, piece.shard.device_id, piece.source))
