@@ -83,8 +83,7 @@ class Life:
     ) -> None:
         started = time.perf_counter()
         require_working_directory()
-        self.lifecycle = Lifecycle()
-        self.generation = 0
+        self.lifecycle, self.generation = Lifecycle(), 0
         self.reports: list[ProcessReport] = []
         self.serials, self._replacing = Serials(), threading.RLock()
         self.work, self._on_join = work, on_join
