@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from jaxnb.compat.jax_arrays import refs_written
-from jaxnb.compat.jax_programs import modules_lines, modules_text, moved_in, parameters
+from jaxnb.compat.jax_programs import modules_lines, modules_text, moved_in
 from jaxnb.compat.jax_runtime import reporting, runtime
 from jaxnb.model.dispatches import ProgramLine
 
@@ -167,9 +167,11 @@ def executable_options(executable: Any) -> list[tuple[str, ...]]:
     return sorted(_noted(executable, _OPTIONS))
 
 
-def executable_parameters(executable: Any) -> Callable[[], list[str]]:
-    """Returns what returns the names of its arguments; it does not hold the executable."""
-    return functools.partial(parameters, executable.xla_executable.hlo_modules())
+def executable_parameters(executable: Any) -> tuple[str, ...]:
+    """Returns what the function calls the arguments that it uses: ``"batch['x']"``, or empty."""
+    for _, *names in _noted(executable, _PARAMETERS):
+        return tuple(names[i] for i in sorted(executable.kept_var_idx) if i < len(names))
+    return ()
 
 
 def executable_lines(executable: Any) -> Callable[[], list[ProgramLine]]:
@@ -180,6 +182,7 @@ def executable_lines(executable: Any) -> Callable[[], list[ProgramLine]]:
 
 
 _OPTIONS = "jaxnb: compiler_options"
+_PARAMETERS = "jaxnb: parameters"
 
 _DUMPS = "xla_dump_"
 """Options that begin so write files, each process its own, and change nothing that is computed."""
@@ -187,9 +190,11 @@ _DUMPS = "xla_dump_"
 
 @reporting
 def note_compiler_options() -> None:
-    """Has executables remember the ``compiler_options`` of their ``jax.jit``.
+    """Has executables remember the ``compiler_options`` of their ``jax.jit``, and their arguments.
 
-    They change what is computed (``xla_cpu_enable_fast_math``), and are in no text of the program.
+    The options change what is computed (``xla_cpu_enable_fast_math``), and are in no text of the
+    program. What the function calls its arguments is in it, but an equal program of another
+    function may be loaded in its place.
 
     Where this JAX lacks a name, :func:`executable_text` leaves them out.
     """
@@ -206,6 +211,10 @@ def note_compiler_options() -> None:
                 _OPTIONS,
                 *sorted(f"{n}={value!r}" for n, value in given if not n.startswith(_DUMPS)),
             )
+            settings["keepalive"] = [*(settings.get("keepalive") or ()), told]
+        info = getattr(settings.get("all_args_info"), "debug_info", None)
+        if names := getattr(info, "arg_names", None):
+            told = (_PARAMETERS, *(each or "" for each in names))
             settings["keepalive"] = [*(settings.get("keepalive") or ()), told]
         return from_hlo(*arguments, **settings)
 

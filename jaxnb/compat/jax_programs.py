@@ -333,18 +333,6 @@ def modules_text(modules: Sequence[Any]) -> str:
     return "\n".join(_module_text(module, options) for module in modules)
 
 
-_PARAMETER = re.compile(
-    r' parameter\((\d+)\).*?(?:op_name="((?:[^"\\]|\\.)*)")?[^"]*$', re.MULTILINE
-)
-
-
-def parameters(modules: Sequence[Any]) -> list[str]:
-    """Returns what a program's arguments are called in Python: ``"params['w']"``, or empty."""
-    _, _, entry = modules[0].to_string().partition("\nENTRY ")
-    names = {int(found[1]): found[2] or "" for found in _PARAMETER.finditer(entry)}
-    return [re.sub(r"\\(.)", r"\1", names[i]) for i in range(len(names))]
-
-
 def _options() -> Any:
     from jax._src.lib import hlo  # type: ignore[attr-defined]
 

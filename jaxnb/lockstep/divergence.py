@@ -371,7 +371,7 @@ def differing_arguments(found: Sequence[model.Side]) -> str:
     if len({each.name for each in made.values()}) != 1 or len(counts) != 1:
         return ""
     (count,) = counts
-    names = next((each.names for each in made.values() if each.names), ())
+    names = dict(enumerate(next((each.names for each in made.values() if each.names), ())))
     told = []
     for k in range(min(map(len, given.values()))):
         has = _those_with({who: shapes[k] for who, shapes in given.items()})
@@ -379,7 +379,7 @@ def differing_arguments(found: Sequence[model.Side]) -> str:
             has = _those_with({who: _with_spec(each, k) for who, each in made.items()})
         if len(has) > 1:
             those = [f"{shape} on {processes_label(sorted(who))}" for shape, who in has.items()]
-            which = f"`{names[k]}`" if names and names[k] else f"{k + 1} of {count}"
+            which = f"`{names[k]}`" if names.get(k) else f"{k + 1} of {count}"
             told.append(f"argument {which} is {', '.join(those)}")
     if not told:
         return ""

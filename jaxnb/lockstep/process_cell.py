@@ -169,7 +169,6 @@ class Agreement:
         replicas: Digests replicas that nothing has compared yet.
         making: What this thread is dispatching.
         launches: Knows what has failed of what was dispatched.
-        parameters: Returns what a program calls its so many arguments.
 
     Attributes:
         waited: Takes since when the main thread has waited for others, where that was in vain.
@@ -182,11 +181,9 @@ class Agreement:
         replicas: Replicas,
         making: Making,
         launches: Launches,
-        parameters: Callable[[int, int], tuple[str, ...]],
     ) -> None:
         self._process_index, self._lockstep = process_index, lockstep
         self._replicas, self._making, self._launches = replicas, making, launches
-        self._parameters = parameters
         self.waited: Callable[[float], None] = lambda _: None
 
     def reach(self, cell: CellSoFar, entry: Entry, arguments: Sequence[Any], depth: int) -> None:
@@ -244,7 +241,7 @@ class Agreement:
         failed = self._launches.failures(entry.known.processes)
         line = linecache.getline(cell.name, entry.line or 0).strip()
         if not (calls_jax(sys._getframe()) or is_of_jax(entry.known.name)):
-            entry.names = self._parameters(entry.known.fingerprint, len(entry.origins))
+            entry.names = entry.known.names
         entry.source = TYPED if is_typed(sys._getframe()) else one_line(line, MOST_SOURCE_CHARS)
         return replace(as_dispatch(entry), failed=failed.last, failures=len(failed.keys))
 

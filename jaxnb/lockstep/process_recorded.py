@@ -41,7 +41,6 @@ MIN_PROGRAMS = 4
 """So many are remembered however long they are."""
 
 Lines = Callable[[], list[model.ProgramLine]]
-Names = Callable[[], list[str]]
 
 
 class Programs:
@@ -52,7 +51,7 @@ class Programs:
     """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[int, tuple[int, Lines, Names]] = OrderedDict()
+        self._kept: OrderedDict[int, tuple[int, Lines]] = OrderedDict()
         self._chars = 0
         self._lock = threading.Lock()
 
@@ -73,14 +72,10 @@ class Programs:
         def read() -> list[model.ProgramLine]:
             return [*before, *of_program(), *after]
 
-        names = internals.executable_parameters(executable)
-        kept = len(text), read, names
-        if large:
-            kept = len(text), functools.partial(list, read()), functools.partial(list, names())
+        found = read() if large else None
         with self._lock:
-            if fingerprint in self._kept:
-                self._chars -= self._kept.pop(fingerprint)[0]
-            self._kept[fingerprint] = kept
+            self._chars -= self._kept.pop(fingerprint, (0, read))[0]
+            self._kept[fingerprint] = len(text), read if found is None else lambda: found
             self._chars += len(text)
             while (count := len(self._kept)) > MAX_PROGRAMS or (
                 count > MIN_PROGRAMS and self._chars > MAX_CHARS
@@ -92,13 +87,6 @@ class Programs:
         with self._lock:
             kept = self._kept.get(fingerprint)
         return list(map(_with_code, kept[1]())) if kept is not None else []
-
-    def parameters(self, fingerprint: int, count: int) -> tuple[str, ...]:
-        """Returns what a program calls its so many arguments; none if that is not known."""
-        with self._lock:
-            kept = self._kept.get(fingerprint)
-        names = kept[2]() if kept is not None else []
-        return tuple(names) if len(names) == count else ()
 
 
 def _with_code(line: model.ProgramLine) -> model.ProgramLine:
@@ -193,6 +181,7 @@ class Known:
     arguments: model.Shapes | None = None  # None until it is dispatched
     results: model.Shapes | None = None
     kept: tuple[int, ...] | None = None  # which arguments it uses; None for all
+    names: tuple[str, ...] = ()  # what the function calls those
 
 
 def known_of(executable: Any, programs: Programs) -> Known:
@@ -209,6 +198,7 @@ def known_of(executable: Any, programs: Programs) -> Known:
         known.collectives = _COLLECTIVE.search(text) is not None
         known.calls_back = _CALLS_BACK.search(text) is not None
         known.axes = internals.unchecked_axes(executable)
+        known.names = internals.executable_parameters(executable)
         options = internals.executable_options(executable)
         facts = [f"devices {order}", *(f"compiler_options {each[1:]}" for each in options)]
         programs.keep(known.fingerprint, executable, text, facts)

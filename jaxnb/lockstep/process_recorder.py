@@ -62,9 +62,7 @@ class Recorder:
         self.programs = recorded.Programs()
         self._has_fast_paths = self._has_slow_paths = self._has_looked = False
         self._watch, self.look_before = watch, watch.before
-        self.agreement = Agreement(
-            process_index, lockstep, replicas, self._making, self.launches, self.programs.parameters
-        )
+        self.agreement = Agreement(process_index, lockstep, replicas, self._making, self.launches)
         self.missing = internals.hook_dispatches(self)
         ORIGINS.install(self.depth, replicas.put)
         lockstep.arguments = self.arguments
@@ -322,8 +320,9 @@ class Recorder:
         if entry is None or (entry.known.processes, entry.number) != (processes, number):
             return []
         of_host = process_inputs.arguments_of_host(entry.origins, entry.of_host)
-        found, names = [*ORIGINS.described(entry.origins), *of_host], entry.names
-        return [replace(e, parameter=names[e.position]) for e in found] if names else found
+        names = dict(enumerate(entry.names))  # none of refs that it is closed over
+        found = [*ORIGINS.described(entry.origins), *of_host]
+        return [replace(each, parameter=names.get(each.position, "")) for each in found]
 
     def failed(self, depth: int, error: BaseException) -> None:
         """Notes what was raised while dispatches were made."""
