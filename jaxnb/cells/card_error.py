@@ -31,11 +31,10 @@ from jaxnb.lockstep.divergence import (
     rows_of,
 )
 from jaxnb.model.cells import NO_ANSWER, ProcessError
-from jaxnb.model.dispatches import Difference, Divergence
 from jaxnb.model.scripts import in_notebook, the_cell
 
-MOST_CHARS = 1500
-MOST_LINES = 24
+MOST_CHARS = 2500
+MOST_LINES = 36
 MOST_ROWS = 3
 """Of a longer message the beginning is shown: an array in full helps nobody."""
 
@@ -178,9 +177,13 @@ def _is_cause(group: ErrorGroup, found: Sequence[ErrorGroup]) -> bool:
 def _beginning(message: str) -> str:
     """Returns a message, or as much of it as is shown."""
     lines = message.splitlines(keepends=True)[:MOST_LINES]
-    rows = [i for i, line in enumerate(lines) if _ROW.match(line)][:MOST_ROWS]
+    is_dump = _DUMPED in message
+    rows = [i for i, line in enumerate(lines) if is_dump and _ROW.match(line)][:MOST_ROWS]
     return "".join(lines[: rows[-1] + 1 if len(rows) == MOST_ROWS else None])[:MOST_CHARS]
 
+
+_DUMPED = "is not the same on each process"
+"""In JAX's error of ``device_put``, which prints arrays."""
 
 _ROW = re.compile(r"[-+\s\d.,e\[\]]+$")
 """A line of an array that is printed."""
@@ -231,12 +234,9 @@ def refusal_text(result: CellResult, error: ProcessError) -> str:
         return ""
     if any(each.is_of_error and each.line == error.line for each in result.pitfalls):
         return f"Why is told above. {_HAS_RUN_ON_NONE}"
-    names = _of_other_shapes(result.divergence, result.unequal_names)
-    names = names if in_notebook("the table of them") else []  # a script ends with its variables
-    if result.divergence.cause == "input":
-        inputs = (each.name for each in result.unequal if each.array.role == "argument")
-        names = list(dict.fromkeys(inputs))
-    if not names:
+    inputs = [each.name for each in result.unequal if each.array.role == "argument"]
+    names = list(dict.fromkeys(inputs))
+    if result.divergence.cause != "input" or not names:
         return ""
     more = len(names) - _MOST_NAMES
     label = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
@@ -245,21 +245,6 @@ def refusal_text(result: CellResult, error: ProcessError) -> str:
 
 
 _HAS_RUN_ON_NONE = "The computation has run on none of them, and what was computed before is valid."
-
-
-def _of_other_shapes(parted: Divergence, names: Sequence[Difference]) -> list[str]:
-    """Returns the variables of other shapes that were given to a computation that has parted."""
-    given = {
-        process: side.dispatch.arguments.first
-        for side in parted.sides
-        if parted.kind == "shapes" and side.dispatch and side.dispatch.arguments
-        for process in side.processes
-    }
-    return [
-        f"`{name.place}`"
-        for name in names
-        if all(each and each.type in given.get(p, ()) for who, each in name.sides for p in who)
-    ]
 
 
 def odd_text(result: CellResult) -> str:

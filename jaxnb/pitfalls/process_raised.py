@@ -94,7 +94,7 @@ def _what(count: int, largest: str) -> str:
 
 _FETCH = "Fetching value for `jax.Array` that spans non-addressable"
 _TO_ONE_DEVICE = "first argument must be a fully addressable array or a non-addressable"
-_DELETED = "Array has been deleted"
+_DELETED = "Array has been deleted with shape="
 _EXPLICIT, _SET_MESH = "Explicit", "via `jax.set_mesh`"
 _IN_SPECS = "does not match the specs of the input"
 _UNEQUAL = "passed to device_put is not the same on each process"
@@ -117,10 +117,11 @@ def explained(error: BaseException, code_name: str) -> list[Pitfall]:
         return []
     kind, message, advice = found
     if kind == "fetch":
-        name = _name_of(error, code_name, lambda array: not array.is_fully_addressable)
-        advice = re.sub(r"\bx\b", name or "x", advice)
-    if kind == "deleted" and (name := _name_of(error, code_name, lambda a: a.is_deleted())):
-        message = message.replace("The array", f"`{name}`")
+        advice = re.sub(r"\bx\b", _name_of(error, code_name, _is_spread) or "x", advice)
+    if kind == "deleted" and (name := _name_of(error, code_name, _has_deleted)):
+        is_array = isinstance(_names_at(error, code_name)[name], jax.Array)
+        of_it = f"`{name}`" if is_array else f"An array in `{name}`"
+        message = message.replace("The array", of_it)
     if kind == "unbound-axis":
         message += _near_axis(error, code_name)
     of_error = pitfall(kind, code_name, _line_of(error, code_name), message, advice)
@@ -250,14 +251,24 @@ def _names_at(error: BaseException, code_name: str) -> dict[str, Any]:
 
 
 def _name_of(error: BaseException, code_name: str, is_it: Callable[[Any], bool]) -> str:
-    """Returns what the line that raised calls an array, or a tree, of a kind; or nothing."""
+    """Returns what the line that raised calls the one value of a kind in it; or nothing."""
     known = _names_at(error, code_name)
     source = linecache.getline(code_name, _line_of(error, code_name) or 0)
-    for name in re.findall(r"\b[A-Za-z_]\w*", source):
-        leaves = jax.tree.leaves(known.get(name))
-        if any(isinstance(each, jax.Array) and is_it(each) for each in leaves):
-            return str(name)
-    return ""
+    bare = re.sub(r"""(["'])(?:\\.|(?!\1).)*\1""", "", source)  # names in strings are none
+    words = re.findall(r"(?<![\w.])[A-Za-z_]\w*", bare)
+    found = {name for name in words if is_it(known.get(name))}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _is_spread(value: Any) -> bool:
+    return isinstance(value, jax.Array) and not value.is_fully_addressable
+
+
+def _has_deleted(value: Any) -> bool:
+    """Whether it is an array that is deleted, or a dict, list or tuple with one directly in it."""
+    inside = value.values() if type(value) is dict else value
+    arrays = inside if type(value) in (dict, list, tuple) else [value]
+    return any(isinstance(each, jax.Array) and each.is_deleted() for each in arrays)
 
 
 def _near_axis(error: BaseException, code_name: str) -> str:

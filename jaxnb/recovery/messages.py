@@ -19,7 +19,6 @@ from jaxnb.labels import (
     processes_label,
     ranks_label,
 )
-from jaxnb.model.scripts import cell_label
 
 
 def seconds_without_processor(
@@ -256,7 +255,6 @@ class Recovered:
         hook_errors: What functions raised that :func:`jaxnb.on_recover` was given, and where.
         hook_output: What they printed, by process.
         resized: What there is to say where the new group is of another size, in sentences.
-        made_in: The cell that a variable was last bound in, of those lost of which it is known.
     """
 
     died: tuple[int, ...]
@@ -270,7 +268,6 @@ class Recovered:
     hook_errors: tuple[str, ...] = ()
     hook_output: Mapping[int, str] = field(default_factory=dict)
     resized: tuple[str, ...] = ()
-    made_in: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         size = f" ({format_bytes(self.nbytes)})" if self.kept else ""
@@ -283,23 +280,12 @@ class Recovered:
     @property
     def notes(self) -> tuple[str, ...]:
         """What else there is to know, in sentences."""
-        return (*self.notes_but_losses, *losses_text(self.new_losses, "Lost", self.using_one))
+        return (*self.notes_but_losses, *losses_text(self.new_losses, "Lost", USING_ONE))
 
     @property
     def new_losses(self) -> list[Lost]:
         """What was lost now."""
         return [each for each in self.lost if not each.is_old]
-
-    @property
-    def using_one(self) -> str:
-        """What using something that is lost does, and which cells make it again."""
-        variables = {each.variable for each in self.new_losses}
-        cells: dict[int, list[str]] = {}
-        for name, cell in self.made_in.items():
-            if name in variables:
-                cells.setdefault(cell, []).append(name)
-        told = [f"{cell_label(cell)} ({paths_label(cells[cell])})" for cell in sorted(cells)]
-        return f"{USING_ONE[:-1]}: {', '.join(told)}." if told else USING_ONE
 
     @property
     def notes_but_losses(self) -> tuple[str, ...]:

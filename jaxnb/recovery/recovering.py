@@ -40,7 +40,7 @@ def recovered_card(group: GroupInfo, recovered: messages.Recovered) -> Card:
         return group_card(group, tail, False, recovered.notes)
     columns = [Column("lost", least=8), Column("process"), Column("why", least=20)]
     table = Table(columns, rows[:_MOST_ROWS], more=(len(rows) - _MOST_ROWS, "row"))
-    lost = card_of(table, Note(recovered.using_one.strip()))
+    lost = card_of(table, Note(messages.USING_ONE.strip()))
     return stacked([group_card(group, tail, False, recovered.notes_but_losses), lost])
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import symtable
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -19,15 +18,13 @@ from jaxnb.cells.outcome import outcome_of
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.running import RunningCell
 from jaxnb.errors import NanWarning, PitfallWarning, UsageError
-from jaxnb.labels import by_text, one_line, plural, processes_label, ranks_label
+from jaxnb.labels import one_line, plural
 from jaxnb.lockstep.settings import KnownSettings
-from jaxnb.model.cells import CellOutcome, CellRecord, CellRequest, ProcessError, code_seconds
+from jaxnb.model.cells import CellOutcome, CellRecord, CellRequest, code_seconds
 from jaxnb.model.dispatches import Cause, Trail
 from jaxnb.model.insight import Pitfall
-from jaxnb.model.scripts import cell_label
 from jaxnb.pitfalls.findings import Said, describe
 from jaxnb.profile.timelines import Timelines, Told
-from jaxnb.recovery.messages import Recovered
 from jaxnb.session.group import Life
 from jaxnb.session.reach import Reach
 from jaxnb.session.results import Ran
@@ -189,7 +186,6 @@ class Replayable:
 
     def __init__(self) -> None:
         self._ran: list[tuple[CellRequest, tuple[int, ...] | None]] = []
-        self._all: list[tuple[CellRequest, tuple[int, ...] | None]] = []  # failed ones, too
         self._is_over = False
 
     @property
@@ -198,32 +194,13 @@ class Replayable:
         return [request for request, _ in self._ran]
 
     def note(self, request: CellRequest, result: CellResult) -> None:
-        """Notes a cell that has ended."""
-        if request.aside or (self._is_over and result.errors):
+        """Notes a cell that has ended, if it has succeeded."""
+        if result.errors or request.aside:
             return
         if self._is_over:
-            self._ran, self._all, self._is_over = [], [], False
+            self._ran, self._is_over = [], False
         who = tuple(result.per_process)
-        ran = request, None if len(who) == result.num_processes else who
-        self._all.append(ran)
-        if not result.errors:
-            self._ran.append(ran)
-
-    def made(self, name: str) -> tuple[CellRequest, tuple[int, ...] | None] | None:
-        """Returns the last cell that binds a variable, and its processes; None for all."""
-        ran = [] if self._is_over else self._all
-        return next((each for each in reversed(ran) if _binds(each[0].code, name)), None)
-
-    def only_on(self, errors: Mapping[int, ProcessError]) -> str:
-        """Returns which processes have a name that others lack, as its cell has run there only."""
-        for name, who in by_text({i: _missing_name(each) for i, each in errors.items()}).items():
-            cell, processes = self.made(name) or (None, None)
-            if cell is not None and processes is not None and not {*who} & {*processes}:
-                return (
-                    f"`{name}` is on {processes_label(processes)} only: {cell_label(cell.cell)}, "
-                    f"which made it, ran with `--ranks {ranks_label(processes)}`."
-                )
-        return ""
+        self._ran.append((request, None if len(who) == result.num_processes else who))
 
     def end(self) -> None:
         """Ends the history of processes that are gone; it is kept until the first new cell."""
@@ -268,25 +245,6 @@ class Replayable:
         return len(cells)
 
 
-def _missing_name(error: ProcessError) -> str:
-    found = re.fullmatch(r"name '(\w+)' is not defined.*", error.message)
-    return found[1] if found and error.type_name == "NameError" else ""
-
-
-_MAGIC = re.compile(r"^[%!].*", re.MULTILINE)
-
-
-def _binds(code: str, name: str) -> bool:
-    """Whether code binds a name outside of its functions; lines of IPython's own are left out."""
-    if name not in code:
-        return False
-    try:
-        found = symtable.symtable(_MAGIC.sub("", code), "", "exec").lookup(name)
-    except (SyntaxError, ValueError, KeyError):
-        return False
-    return found.is_assigned() or found.is_imported()
-
-
 class Records:
     """Remembers the cells of a session, over restarts and recoveries.
 
@@ -308,12 +266,6 @@ class Records:
         self.timelines = Timelines()
         self.replayable = Replayable()
         self.said = Said()
-
-    def with_cells(self, recovered: Recovered) -> Recovered:
-        """Returns what a recovery did, with the cells that made what it has lost."""
-        variables = sorted({each.variable for each in recovered.new_losses})
-        made = {name: found[0].cell for name in variables if (found := self.replayable.made(name))}
-        return replace(recovered, made_in=made)
 
     def new_pitfalls(self, ran: Ran) -> tuple[Pitfall, ...]:
         """Returns the pitfalls of a cell that no cell before it has told of, and notes them.

@@ -294,8 +294,6 @@ class Cells:
             running.notice(self._profiles(running, profiled))
         is_alike = not (supervisor.interrupted or self._life.deaths or collected.errors)
         tell_names = partial(unequal_names_text, request.cell, has_ended_alike=is_alike)
-        if request.script is None and (only := self.records.replayable.only_on(collected.errors)):
-            running.notice(only)
         if apart is not None and not supervisor.told_apart:
             running.notice(f"{apart}.")
         if request.script is not None:
@@ -444,7 +442,6 @@ class Cells:
             if names and not running.is_shown:
                 running.notice(tell_names(names))
             return names
-        recovered = self.records.with_cells(recovered)
         names = names or self._examiner.names_since(running.request.cell)
         gone = {each.path for each in recovered.lost}
         names = tuple(each for each in names if each.place not in gone)

@@ -204,7 +204,7 @@ class Session(Transfers):
         """
         self._life.require_open()
         size = other_size(self._life, num_processes, devices_per_process)
-        return self._records.with_cells(self._recoveries.recover(progress or untold, size))
+        return self._recoveries.recover(progress or untold, size)
 
     def run(
         self,

@@ -24,7 +24,7 @@ from jaxnb.errors import (
     UsageError,
 )
 from jaxnb.session import Session
-from support.fixtures import PATIENT_SECONDS, Notices, own_frames, until
+from support.fixtures import PATIENT_SECONDS, own_frames, until
 
 pytestmark = pytest.mark.usefixtures("exact_labels")
 
@@ -372,20 +372,6 @@ def test_ranks(session: Session) -> None:
     assert result.num_processes == 4
     assert session.run("process_index", ranks=[2]).value == 2
     assert session.run("'mark' in globals()").value == {0: False, 1: True, 2: False, 3: True}
-
-
-def test_a_name_that_some_ranks_have_is_told_where_it_is_missing(session: Session) -> None:
-    sink = Notices()
-    cell = session.run("only = 1\nfor turn in range(3): pass", ranks=[1, 3]).cell
-    session.run("print(turn)", sink=sink, raise_on_error=False)
-    assert sink.said == [
-        f"`turn` is on processes 1,3 only: cell [{cell}], which made it, ran with `--ranks 1,3`."
-    ]
-    session.run("only = 2")
-    session.run("del only")
-    session.run("print(only)", sink=sink, raise_on_error=False)
-    session.run("def f(): nowhere\nf()", sink=sink, raise_on_error=False)
-    assert len(sink.said) == 1
 
 
 @pytest.mark.parametrize("ranks", [[9], [-1], [0, 4], []])

@@ -132,18 +132,15 @@ def test_who_does_not_answer_is_shown_beside_the_others() -> None:
 
 def test_what_is_lost_for_several_reasons_is_a_table() -> None:
     lost = [Lost(f"v{i}['a']", "lock", (i % 2,), f"reason {i // 2}") for i in range(6)]
-    made = {"v0": 3, "v1": 4, "v2": 3, "other": 5}
     few, many = (
-        " ".join(
-            recovered_card(group(), Recovered((1,), (), those, 0.1, 4, made_in=made)).text.split()
-        )
+        " ".join(recovered_card(group(), Recovered((1,), (), those, 0.1, 4)).text.split())
         for those in (tuple(lost[:2]), tuple(lost))
     )
-    rerun = "Using one raises an error; run the cells again that made them: cell [3] (`v0`"
+    rerun = "Using one raises an error; run the cells again that made them."
     assert "Lost: `v0['a']` (lock) on process 0: reason 0; `v1['a']`" in few
-    assert few.endswith(f"{rerun}), cell [4] (`v1`).")
+    assert few.endswith(rerun)
     assert "lost process why v0['a'] 0 reason 0 v1['a'] 1 reason 0 v2['a'] 0 reason 1" in many
-    assert many.endswith(f"{rerun} and `v2`), cell [4] (`v1`).")
+    assert many.endswith(rerun)
 
 
 def test_nothing_from_a_process_becomes_markup():
