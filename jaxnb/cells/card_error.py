@@ -314,7 +314,9 @@ def _sides(result: CellResult, error: ProcessError) -> tuple[str, Table | None]:
         return "", None
     differ = differing_arguments(parted.sides)
     number = f"Dispatch {parted.number} of {the_cell()}" if parted.number else "It"
-    none = "None of these has run" if parted.kind == "order" else f"{number} has run on none"
+    numbers = {side.dispatch.number for side in parted.sides if side.dispatch is not None}
+    is_one = parted.kind != "order" and len(numbers) == 1
+    none = f"{number} has run on none" if is_one else "None of these has run"
     said = f"{none}{trust}{f' {capitalized(differ)}.' if differ else ''}"
     if parted.program is not None and not parted.program.constants:
         said += f" {parted.program.summary}"

@@ -172,9 +172,9 @@ def serialized(executable: Any) -> bytes:
 def has_lines_of(executable: Any, then: Lines, now: Lines) -> bool:
     """Has the lines of a program that was compiled elsewhere told as they are here.
 
-    Of several equal programs the lines of the last are told. JAX takes the lines of a function that
-    it has traced before from there: where one line has become several so, the first is told. A line
-    that only the program's first compilation had, in another session's cell say, is told no more.
+    Of several equal programs the lines of the last are told. A line that has become several is told
+    no more, as nobody knows which it is, nor one that only the program's first compilation had, in
+    another session's cell say.
 
     Args:
         executable: What was loaded.
@@ -190,9 +190,11 @@ def has_lines_of(executable: Any, then: Lines, now: Lines) -> bool:
     if then == now:
         xla.moved_places.pop(name, None)
         return True
-    moved: dict[Place, Place] = {}
+    became: dict[Place, set[Place]] = {}
     for before, line in zip(then, now, strict=True):
-        if before is not None and moved.get(before, xla.NOWHERE) == xla.NOWHERE:
-            moved[before] = line or xla.NOWHERE
-    xla.moved_places[name] = moved
+        if before is not None:
+            became.setdefault(before, set()).update([line] if line else [])
+    xla.moved_places[name] = {
+        before: lines.pop() if len(lines) == 1 else xla.NOWHERE for before, lines in became.items()
+    }
     return True

@@ -357,9 +357,11 @@ def on_arrays(function: Any, leaves: Sequence[Any], tree: Any, name: str) -> Cal
         for place, array in zip(places, jax.tree.leaves((positional, named)), strict=True):
             given[place] = array
         positional, named = jax.tree.unflatten(tree, given)
-        result, known = function(*positional, **named), set(map(id, given))
-        left = jax.tree.leaves((positional, named))
-        return result, [leaf for leaf in left if is_shaped(leaf) and id(leaf) not in known]
+        result = function(*positional, **named)
+        left = {id(leaf): leaf for leaf in jax.tree.leaves((positional, named))}
+        known = {id(leaf) for leaf in (*given, *jax.tree.leaves(result))}
+        new = (leaf for key, leaf in left.items() if key not in known)
+        return result, [leaf for leaf in new if isinstance(leaf, jax.Array)]
 
     call.__name__ = call.__qualname__ = name
     with suppress(TypeError, ValueError):  # JAX names the arguments by it

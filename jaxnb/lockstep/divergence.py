@@ -184,8 +184,10 @@ def _summary(
                     f"The programs differ first in a constant ({one[1]}){at}: "
                     f"{_value(one)} on {labels[0]}, {_value(other)} on {labels[1]}."
                 )
-        known = (line for line in (*ours[a:b], *theirs[c:d]) if line.source)
-        first = next(known, model.ProgramLine(""))
+        those = [*ours[a:b], *theirs[c:d]]
+        first = next((line for line in those if line.source), None)
+        if first is None:
+            return f"The programs differ first in `{middle(those[0].text, MAX_CHARS)}`."
         code = f": `{middle(first.code, MAX_CHARS)}`" if first.code else ""
         return f"The programs differ first{_at(first.source)}{code}."
     return "The programs differ so late in a long program that it is not shown."

@@ -222,7 +222,8 @@ def unequal_names_heading(
 
 def how_to_go_on(cell: int, differences: Sequence[Difference]) -> str:
     """Returns which step all have completed, where that is known, and what to do after a cell."""
-    if all(map(_other_shapes, differences)):
+    types = ({each.type for _, each in diff.sides if each} for diff in differences)
+    if all(map(_other_shapes, differences)) and all(len(each) > 1 for each in types):
         return f" {SAME_SHAPE}"
     mends, sides = in_notebook(_MENDS), (side for each in differences for _, side in each.sides)
     if all(side and (side.made.kind, side.made.cell) == ("created", cell) for side in sides):

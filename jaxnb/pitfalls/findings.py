@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jaxnb.labels import capitalized, processes_label
+from jaxnb.labels import processes_label
 from jaxnb.model.insight import NanFound, NanPlace, Pitfall
 from jaxnb.model.scripts import cell_label, the_cell
 
@@ -149,7 +149,7 @@ def describe_nan(first: FirstNan) -> str:
     where = ". And of ".join(parts)
     return (
         f"The first {' or '.join(what)} of {cell_label(first.cell)} came out of {where}. "
-        f"{origin}{later} {capitalized(the_cell())} went on to its end on all processes."
+        f"{origin}{later} It did not stop {the_cell()}."
     )
 
 

@@ -139,7 +139,7 @@ def test_few_are_kept_of_large_programs(
 
 
 def test_lines_that_only_the_first_compilation_had_are_nowhere() -> None:
-    """Where one line has become several, the first is told; a cell of another session is not."""
+    """A line that has become several is told no more, nor a cell of another session."""
     here, there = ("<cell 2>", 1, 0), ("<cell 5>", 4, 0)
     then, now = (there, there, here), (None, here, None)
     assert has_lines_of(SimpleNamespace(fingerprint="test"), then, now)
