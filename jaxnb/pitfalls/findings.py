@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jaxnb.labels import processes_label
 from jaxnb.model.insight import NanFound, NanPlace, Pitfall
-from jaxnb.model.scripts import cell_label, the_cell
+from jaxnb.model.scripts import cell_label, in_notebook, the_cell
 
 
 def merged(by_process: Mapping[int, Iterable[Pitfall]]) -> tuple[Pitfall, ...]:
@@ -25,6 +26,20 @@ def merged(by_process: Mapping[int, Iterable[Pitfall]]) -> tuple[Pitfall, ...]:
             if index not in known.processes:
                 found[key] = replace(known, processes=(*known.processes, index))
     return tuple(sorted(found.values(), key=lambda each: (each.line or 0, each.kind)))
+
+
+_PRINTED = re.compile(r"\bArray\(shape=\([\d, ]+\), dtype=\w+\)")
+
+
+def of_printed(text: str) -> tuple[Pitfall, ...]:
+    """Returns what is said of printed arrays that are spread over processes; nothing of others."""
+    if not (_PRINTED.search(text) and in_notebook("what to type")):
+        return ()
+    message = (
+        "Of an array that is spread over processes, Python prints the shape and the dtype only: no "
+        "process holds it whole."
+    )
+    return (Pitfall("fetch", message, "`%spmd_pull x`, or x alone as the last line, shows it."),)
 
 
 class Said:

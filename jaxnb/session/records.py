@@ -23,7 +23,7 @@ from jaxnb.lockstep.settings import KnownSettings
 from jaxnb.model.cells import CellOutcome, CellRecord, CellRequest, code_seconds
 from jaxnb.model.dispatches import Cause, Trail
 from jaxnb.model.insight import Pitfall
-from jaxnb.pitfalls.findings import Said, describe
+from jaxnb.pitfalls.findings import Said, describe, of_printed
 from jaxnb.profile.timelines import Timelines, Told
 from jaxnb.session.group import Life
 from jaxnb.session.reach import Reach
@@ -275,7 +275,10 @@ class Records:
         is_checked = ran.collected.request.check != "off"
         settings = self._settings.pitfalls() if is_checked else ()
         generation = self._life.generation
-        found = self.said.new(ran.collected.pitfalls, generation)
+        pitfalls = ran.collected.pitfalls
+        if ran.collected.request.pitfalls and is_checked:
+            pitfalls = (*pitfalls, *of_printed(ran.collected.merged["stdout"]))
+        found = self.said.new(pitfalls, generation)
         self.said.forget_mended("settings", settings)
         return (*found, *self.said.new(settings, generation))
 

@@ -127,6 +127,15 @@ def test_a_pitfall_is_told_of_once_and_an_error_each_time(group: Session, case: 
     assert pitfalls(group, code, ranks=ranks) == (found if found[0].is_of_error else ())
 
 
+def test_what_print_leaves_out_is_told_once(group: Session) -> None:
+    (found,) = pitfalls(group, "print({'w': x})")
+    assert "prints the shape and the dtype only" in found.message
+    assert found.page == "%spmd_help fetch"
+    assert pitfalls(group, "print(x)") == ()
+    session = "print(np.ones(3), jnp.ones(2), 'Array(shape)', x.sharding)"
+    assert pitfalls(group, session) == ()
+
+
 HEALTHY = {
     "jit-of-pmap": [
         "f = jax.pmap(lambda a: jax.lax.psum(a, 'i'), axis_name='i')\n"
@@ -147,7 +156,7 @@ HEALTHY = {
         "mh.assert_equal(np.ones((n, 1 << 15), np.float32))",
     ],
     "fetch": [
-        "print(x, float(total(x)))\n"
+        "print(float(total(x)))\n"
         "np.asarray(x.addressable_data(0)), mh.process_allgather(x, tiled=True)",
         "try: np.asarray(x)\nexcept RuntimeError: print('as one should')",
         "try: list(x)\nexcept AssertionError: print('as one should')",
