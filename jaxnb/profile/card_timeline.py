@@ -111,9 +111,9 @@ def timeline_card(timeline: Timeline) -> Card:
     table = b.Table(
         [
             b.Column("process", ">"),
-            *(b.Column(KIND_LABELS[k], ">", optional=k == "computing") for k in SPAN_KINDS),
-            b.Column("came last", ">", short="last"),
-            b.Column("delayed others", ">", short="delayed"),
+            *(b.Column(KIND_LABELS[k], ">", optional=True) for k in SPAN_KINDS),
+            b.Column("came last", ">", short="last", optional=True),
+            b.Column("delayed others", ">", short="delayed", optional=True),
         ],
         [_row(timeline, each) for each in shown],
         more=(len(timeline.processes) - len(shown), "process"),
