@@ -90,8 +90,13 @@ def keep_tracebacks(
     an error, which would show it beside jaxnb's own. And it warns after a SystemExit that ``exit``
     ends a shell: here it ends none.
     """
-    shell._showtraceback = keep
-    warnings.filterwarnings("ignore", "To exit: use 'exit'")
+
+    def keep_one(kind: type[BaseException], error: Any, lines: list[str]) -> None:
+        if issubclass(kind, SystemExit):  # at each: code may reset the filters
+            warnings.filterwarnings("ignore", "To exit: use 'exit'")
+        keep(kind, error, lines)
+
+    shell._showtraceback = keep_one
 
 
 def note_traceback(shell: Any, lines: list[str]) -> None:

@@ -6,7 +6,10 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 import jaxnb
+from jaxnb.errors import PitfallWarning
 from jaxnb.session import Session
 
 SPREAD = """
@@ -87,7 +90,8 @@ def test_frames_of_the_user_are_whole_and_those_of_libraries_short(
 
 def test_jaxnb_is_not_in_it(session: Session) -> None:
     code = "x = spread()\nx.delete()\njax.block_until_ready(jnp.sum(x))"
-    text = session.run(SPREAD + code, raise_on_error=False).errors[0].traceback
+    with pytest.warns(PitfallWarning, match="`x` is deleted"):
+        text = session.run(SPREAD + code, raise_on_error=False).errors[0].traceback
     assert "RuntimeError: Array has been deleted" in text
     # Not the word: the folder of a checkout, which the environment may be in, is called that too.
     assert str(Path(jaxnb.__file__).parent) not in text

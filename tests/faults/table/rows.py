@@ -371,11 +371,11 @@ def _moving(when: str, doing: str) -> Iterator[Row]:
 def re_forming() -> Iterator[Row]:
     """Process 1 has died; while it is being replaced, another one runs code of the user's."""
     for how, told in {"raise": "ValueError: boom", "sys.exit": "SystemExit: 3"}.items():
-        yield from both("re-forming", how, "", "`faulty`", told)
+        yield from both("re-forming", how, "", "faulty", told)
     for how in DEATHS:
         yield from both("re-forming", how, "", "had died", is_replaced=True)
     yield from both("re-forming", "SIGSTOP", "", *REPLACED[:1], is_replaced=True)
-    yield from both("re-forming", "loop", "", "`faulty`", "to pickle it takes too long")
+    yield from both("re-forming", "loop", "", "faulty", "to pickle it takes too long")
     for kind in ("shape", "scalars", "NumPy arrays", "keys"):
         yield from both("re-forming", f"mismatch: {kind}", "", "`odd`", "differs by process")
     yield from both(
