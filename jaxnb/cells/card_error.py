@@ -312,7 +312,7 @@ def _sides(result: CellResult, error: ProcessError) -> tuple[str, Table | None]:
     rows = rows_of(parted) if parted is not None and nothing_ran else []
     if not rows or parted is None:
         return "", None
-    differ = differing_arguments(parted.sides)
+    differ = "" if parted.kind == "order" else differing_arguments(parted.sides)
     number = f"Dispatch {parted.number} of {the_cell()}" if parted.number else "It"
     numbers = {side.dispatch.number for side in parted.sides if side.dispatch is not None}
     is_one = parted.kind != "order" and len(numbers) == 1
