@@ -169,7 +169,7 @@ def _holders_note(result: CellResult, array: ArrayInfo | None) -> str:
     return f"{on} ({'byte-compared' if compared else 'not compared'})"
 
 
-_ALIKE = "look alike but are not identical: their bytes differ"
+_ALIKE = "look alike but are not identical: their bytes or shardings differ"
 
 
 def by_process_card(result: CellResult, outputs: Outputs) -> Card:

@@ -370,7 +370,11 @@ def differing_arguments(found: Sequence[model.Side]) -> str:
     made = {side.processes: side.dispatch for side in found if side.dispatch is not None}
     given = {who: each.arguments.first for who, each in made.items() if each.arguments}
     counts = {each.arguments.count for each in made.values() if each.arguments}
-    if len({each.name for each in made.values()}) != 1 or len(counts) != 1:
+    if len({each.name for each in made.values()}) != 1:
+        return ""
+    if len(counts) > 1:
+        return _more_arguments(made)
+    if not counts:
         return ""
     (count,) = counts
     names = dict(enumerate(next((each.names for each in made.values() if each.names), ())))
@@ -387,6 +391,19 @@ def differing_arguments(found: Sequence[model.Side]) -> str:
         return ""
     more = f"; and {len(told) - MOST_ARGUMENTS} more" if len(told) > MOST_ARGUMENTS else ""
     return f"{'; '.join(told[:MOST_ARGUMENTS])}{more}"
+
+
+def _more_arguments(made: Mapping[model.Processes, model.Dispatch]) -> str:
+    """Returns how many arguments a function is given where, and which are not given everywhere."""
+    has: dict[int, list[int]] = {}
+    for who, each in made.items():
+        has.setdefault(each.arguments.count if each.arguments else 0, []).extend(who)
+    names = [{*each.names} for each in made.values()]
+    every = [each for those in names for each in sorted(those)] if all(names) else []
+    only = [name for name in dict.fromkeys(every) if not all(name in those for those in names)]
+    counts = ", ".join(f"{n} on {processes_label(sorted(who))}" for n, who in has.items())
+    differ = f" ({', '.join(f'`{name}`' for name in only[:MOST_ARGUMENTS])})" if only else ""
+    return f"the arguments are {counts}{differ}"
 
 
 def _those_with(said: Mapping[model.Processes, str]) -> dict[str, list[int]]:

@@ -18,7 +18,7 @@ from jaxnb.labels import (
 from jaxnb.model.insight import SPAN_KINDS, ProcessTimeline, SpanKind, Straggler, Timeline
 from jaxnb.model.scripts import cell_label
 
-KIND_LABELS: dict[SpanKind, str] = {**{kind: kind for kind in SPAN_KINDS}, "python": "Python"}
+KIND_LABELS: dict[SpanKind, str] = {**{kind: kind for kind in SPAN_KINDS}, "python": "other"}
 
 # Of Okabe and Ito's palette, as the processes' own colours: it stands out from white and black.
 _COLORS: dict[SpanKind, str] = {
@@ -169,8 +169,8 @@ def _notes(timeline: Timeline) -> list[str]:
     notes = [
         "Tracing and compiling are from JAX's events; dispatching, waiting for other processes and "
         "who came last from the times of calls that span processes; computing, on CPUs, is what "
-        "other threads used of the processor: XLA's, mostly. The rest counts as Python: sleeps, "
-        "files and waiting for results (`block_until_ready`), too."
+        "other threads used of the processor: XLA's, mostly. Other: Python, sleeps, files, and "
+        "waiting for results (`block_until_ready`)."
     ]
     if timeline.forgotten:
         notes.append(
@@ -181,7 +181,7 @@ def _notes(timeline: Timeline) -> list[str]:
     if dropped:
         notes.append(
             f"Of a process's events and waits the newest are known; up to {format_count(dropped)} "
-            "earlier ones count as Python."
+            "earlier ones count as other."
         )
     if timeline.hosts > 1:
         notes.append(

@@ -142,7 +142,7 @@ def lines(card: Card) -> list[str]:
 
 def test_words_do_not_run_together() -> None:
     assert "0 0.5 s 1.0 s 1.5 s 2.0 s" in lines(timeline_card(TIMELINE))
-    legend = "■ Python ■ tracing ■ compiling ■ dispatching ■ waiting"
+    legend = "■ other ■ tracing ■ compiling ■ dispatching ■ waiting"
     assert legend in lines(timeline_card(TIMELINE))
     replicated = lines(array_card(array((8,), (1,), replicas=8)))
     assert replicated[replicated.index("P0-3") + 1 :][:2] == ["d0-7", "×8"]

@@ -13,6 +13,7 @@ from jaxnb.compat.xla import Frames
 from jaxnb.lockstep.divergence import (
     MAX_LINES,
     difference,
+    differing_arguments,
     disagreement,
     odd_ones,
     refused,
@@ -177,6 +178,16 @@ def test_arrays_over_other_processes_are_no_parts_of_one(
     made = [Made(i + 1, "dispatch", "jit(f)", 3, 1, 2) for i in range(2)]
     bound = {i: {"x": Argument(0, "x", i, made[i], processes=spans[i])} for i in range(2)}
     assert len(differing_names(bound)) == count
+
+
+def test_the_argument_that_one_has_more_is_named() -> None:
+    one = dispatch(1, 5, names=("params['w']", "k"))
+    more = Shapes(("float32[8]",) * 3, 3)
+    other = dispatch(1, 6, name=one.name, arguments=more, names=("params['b']", "params['w']", "k"))
+    found = replace(one, arguments=Shapes(("float32[8]",) * 2, 2))
+    assert differing_arguments(sides({0: found, 1: other, 2: other}, {})) == (
+        "the arguments are 3 on processes 1-2, 2 on process 0 (`params['b']`)"
+    )
 
 
 # ---------------------------------------------------------- two compiled programs as one short diff

@@ -231,10 +231,10 @@ cell [7] · 2 processes · 2.0 s · 40 dispatches compared
   process 0  █████████████████·································█████████████████
   process 1  ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░░░░░░
              0                0.5 s            1.0 s           1.5 s       2.0 s
-             █ Python   ▓ tracing   ▒ compiling   ░ dispatching   · waiting
-  process Python tracing compiling dispatching waiting last delayed
-        0  1.0 s                                 1.0 s
-        1         0.50 s     1.0 s      0.50 s           31   1.0 s
+             █ other   ▓ tracing   ▒ compiling   ░ dispatching   · waiting
+  process other tracing compiling dispatching waiting last delayed
+        0 1.0 s                                 1.0 s
+        1        0.50 s     1.0 s      0.50 s           31   1.0 s
 Process 1 was last at 31 of 40 dispatches; process 0 waited up to 1.0 s for it,
 most at line 5 (`jit(step)`)."""
 
@@ -267,7 +267,7 @@ def test_what_a_process_did_not_tell() -> None:
     assert "Process 1: no timeline (it did not come back)." in text
     assert "No process kept the others waiting" in text
     assert "12 earlier ones are not in it" in text
-    assert "up to 9 earlier ones count as Python" in text
+    assert "up to 9 earlier ones count as other" in text
     assert "clocks of 2 hosts" in text
     nobody = timeline_card(replace(TIMELINE, processes={}, stragglers=(), lates=()))
     assert nobody.text.startswith("cell [7] · 0 processes")
