@@ -34,7 +34,7 @@ def test_time_timeline_history(nb: Notebook, tmp_path: Path) -> None:
 
     shown = nb.good("%spmd_timeline")
     assert shown.text.startswith("cell [")
-    assert "process 1: Python, " in shown.html
+    assert "process 1: other, " in shown.html
     number = nb.good("spmd.history[0].cell").text.strip()
     assert nb.good(f"%spmd_timeline {number}").text.startswith(f"cell [{number}] · 2 processes")
     assert nb.good(f"%spmd_timeline [{number}]").text.startswith(f"cell [{number}] · 2 processes")
