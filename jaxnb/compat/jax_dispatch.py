@@ -189,7 +189,7 @@ _DUMPS = "xla_dump_"
 
 
 @reporting
-def note_compiler_options() -> None:
+def note_options_and_arguments() -> None:
     """Has executables remember the ``compiler_options`` of their ``jax.jit``, and their arguments.
 
     The options change what is computed (``xla_cpu_enable_fast_math``), and are in no text of the
@@ -205,17 +205,15 @@ def note_compiler_options() -> None:
 
     @functools.wraps(from_hlo)
     def noted(*arguments: Any, **settings: Any) -> Any:
+        notes: list[tuple[str, ...]] = []
         if given := settings.get("compiler_options_kvs"):
-            # A list of what lives as long as the executable, and is saved with it: plain data.
-            told = (
-                _OPTIONS,
-                *sorted(f"{n}={value!r}" for n, value in given if not n.startswith(_DUMPS)),
-            )
-            settings["keepalive"] = [*(settings.get("keepalive") or ()), told]
+            options = sorted(f"{n}={value!r}" for n, value in given if not n.startswith(_DUMPS))
+            notes.append((_OPTIONS, *options))
         info = getattr(settings.get("all_args_info"), "debug_info", None)
         if names := getattr(info, "arg_names", None):
-            told = (_PARAMETERS, *(each or "" for each in names))
-            settings["keepalive"] = [*(settings.get("keepalive") or ()), told]
+            notes.append((_PARAMETERS, *(each or "" for each in names)))
+        if notes:  # what lives as long as the executable is saved with it: plain data
+            settings["keepalive"] = [*(settings.get("keepalive") or ()), *notes]
         return from_hlo(*arguments, **settings)
 
     pxla.UnloadedMeshExecutable.from_hlo = staticmethod(noted)  # type: ignore[method-assign]

@@ -395,9 +395,8 @@ def differing_arguments(found: Sequence[model.Side]) -> str:
 
 def _more_arguments(made: Mapping[model.Processes, model.Dispatch]) -> str:
     """Returns how many arguments a function is given where, and which are not given everywhere."""
-    has: dict[int, list[int]] = {}
-    for who, each in made.items():
-        has.setdefault(each.arguments.count if each.arguments else 0, []).extend(who)
+    numbers = {who: each.arguments.count if each.arguments else 0 for who, each in made.items()}
+    has = _those_with({who: str(number) for who, number in numbers.items()})
     names = [{*each.names} for each in made.values()]
     every = [each for those in names for each in sorted(those)] if all(names) else []
     only = [name for name in dict.fromkeys(every) if not all(name in those for those in names)]

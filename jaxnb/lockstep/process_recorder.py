@@ -80,7 +80,7 @@ class Recorder:
             found.append(f"Not agreed on: barriers of the coordination service ({why}).")
         if why := separate_main_thread():
             found.append(f"A thread's first call may delay the main thread's ({why}).")
-        if why := internals.note_compiler_options():
+        if why := internals.note_options_and_arguments():
             found.append(f"Not compared: compiler_options of jax.jit ({why}).")
         if why := internals.note_unchecked_results():
             found.append(f"Not compared: results of a shard_map without check_vma ({why}).")

@@ -272,11 +272,12 @@ class Records:
 
         Among them are settings that differ, also where no other pitfall is looked for.
         """
-        is_checked = ran.collected.request.check != "off"
+        request = ran.collected.request
+        is_checked = request.check != "off"
         settings = self._settings.pitfalls() if is_checked else ()
         generation = self._life.generation
         pitfalls = ran.collected.pitfalls
-        if ran.collected.request.pitfalls and is_checked:
+        if request.pitfalls and is_checked and request.script is None:
             pitfalls = (*pitfalls, *of_printed(ran.collected.merged["stdout"]))
         found = self.said.new(pitfalls, generation)
         self.said.forget_mended("settings", settings)

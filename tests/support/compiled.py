@@ -31,7 +31,7 @@ def start() -> None:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 4)
     MESH = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-    assert jax_dispatch.note_compiler_options() == ""
+    assert jax_dispatch.note_options_and_arguments() == ""
 
 
 def over(*spec: Any) -> jax.sharding.NamedSharding:
