@@ -193,11 +193,11 @@ class Recipe:
         """Work to way, of what is small; the first engine has the rows."""
         view, first = self._view, self._client[0]
         self.run("few, leaf, whole = mine(few), mine(tree['leaf']), mine(big)")
-        self.run("def rows(): return whole[:10]")
+        self.run("def first_rows(): return whole[:10]")
         joined = lambda name: np.concatenate(view.pull(name, block=True))  # noqa: E731
         return {
             "pull 8 floats": lambda: joined("few"),
-            "pull 10 rows of 256 MiB": lambda: first.apply_sync(ipp.Reference("rows")),
+            "pull 10 rows of 256 MiB": lambda: first.apply_sync(ipp.Reference("first_rows")),
             "pull a leaf of 64 KiB": lambda: joined("leaf"),
             "push 8 floats": lambda: view.push({"y": few}, block=True),
         }
