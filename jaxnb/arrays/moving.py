@@ -7,9 +7,8 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +29,9 @@ CHUNK_BYTES = 4 << 20
 
 INLINE_BYTES = 1 << 20
 """Less than this is not worth a thread."""
+
+INLINE_PIECE_BYTES = 256 << 10
+"""Nor are pieces smaller than this, however many: threads take turns to prepare them."""
 
 INLINE_PARTS_BYTES = 64 << 10
 """Fewer bytes of a process cost less in a message: who reads them where they are has to say so
@@ -65,8 +67,7 @@ def request_for(
     return CallRequest(f"jaxnb.arrays.process_{function}", arguments, is_interruptible)
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """One buffer of a process and the array here that it is read into or written from.
 
     Attributes:
@@ -87,8 +88,7 @@ class Move:
     dtype: np.dtype[Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(NamedTuple):
     """A part of a move, small enough to be done at once: a box, and where its bytes start."""
 
     move: Move
@@ -204,9 +204,12 @@ def _in_threads(
                 raise _UnreachableError(index, error) from error
         return sum(piece.nbytes for piece in batch)
 
-    if sum(piece.box.nbytes for piece in pieces) < INLINE_BYTES:
-        with _telling_deaths(channel, label):
-            add(run(pieces))
+    size = sum(piece.box.nbytes for piece in pieces)
+    if size < max(INLINE_BYTES, INLINE_PIECE_BYTES * len(pieces)):
+        for batch in _batches(pieces):
+            channel.check()
+            with _telling_deaths(channel, label):
+                add(run(batch))
         return
     pool = ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), "jaxnb-move")
     try:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from jaxnb.arrays.regions import Piece, pieces, view
 from jaxnb.lockstep.provenance import differing_names
 from jaxnb.model.arrays import Exposed, ExposeRequest, Packed, PartRequest
 from jaxnb.model.cells import CallRequest
-from jaxnb.model.dispatches import Difference
+from jaxnb.model.dispatches import Argument, Difference, Made
 
 MOST_LEFT = 4
 """So many parts that were left on the processes are named."""
@@ -57,14 +57,16 @@ def of_different_arrays(name: str, packed: Mapping[int, Packed]) -> tuple[Differ
 
     Of values that differ none are: each process's is given by itself, and nothing put together.
     """
-    sources = {i: [array.source for array in answer.arrays] for i, answer in packed.items()}
-    if not agree(packed.values()) or len(set(map(tuple, sources.values()))) == 1:
+    if len({answer.sources for answer in packed.values()}) == 1 or not agree(packed.values()):
         return ()
+    sources = {i: pickle.loads(answer.sources) for i, answer in packed.items()}
     bound = {
         i: {
-            name if len(those) == 1 else f"{name}, array {k}": replace(each, position=k, name=name)
-            for k, each in enumerate(those)
-            if each is not None
+            name if len(those) == 1 else f"{name}, array {k}": Argument(
+                k, name, number, Made(*made)
+            )
+            for k, (number, made) in enumerate(those)
+            if made
         }
         for i, those in sources.items()
     }
@@ -82,33 +84,30 @@ def are_equal(answers: Iterable[Packed], index: int) -> bool:
     return len(digests) == 1 and b"" not in digests
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """Who gives what of one wanted region.
 
     Attributes:
         wanted: The region.
         pieces: Who gives which part.
         lost: The parts that nobody gives.
+        shape: Of the array that the pieces fill.
     """
 
     wanted: Wanted
     pieces: Sequence[Piece]
     lost: Sequence[Index]
-
-    @property
-    def _taken(self) -> tuple[int, ...]:
-        return self.wanted.region.taken_shape + self.wanted.info.word_shape
+    shape: tuple[int, ...]
 
     @property
     def nbytes(self) -> int:
         """Size of the result."""
         dtype = numpy_dtype(self.wanted.info.host_dtype)
-        return math.prod(self._taken) * dtype.itemsize
+        return math.prod(self.shape) * dtype.itemsize
 
     def allocate(self) -> np.ndarray[Any, Any]:
         """Makes the array that the pieces fill."""
-        return np.empty(self._taken, numpy_dtype(self.wanted.info.host_dtype))
+        return np.empty(self.shape, numpy_dtype(self.wanted.info.host_dtype))
 
     def finish(self, taken: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Returns the result as it was asked for."""
@@ -126,11 +125,14 @@ def plans_of(wanted: Iterable[Wanted], able: Collection[int]) -> list[Plan]:
     plans = []
     for each in wanted:
         shards = each.info.shards if each.shard is None else (each.shard,)
-        key = id(each.info.shards), each.shard, each.region, each.key.processes
+        lying = id(each.info.shards), each.info.word_shape
+        key = *lying, each.shard, each.region, each.key.processes
         if key not in alike:
             givers = set(each.key.processes).intersection(able)
-            alike[key] = Plan(each, *pieces(each.region, shards, givers))
-        plans.append(Plan(each, alike[key].pieces, alike[key].lost))
+            shape = each.region.taken_shape + each.info.word_shape
+            alike[key] = Plan(each, *pieces(each.region, shards, givers), shape)
+        known = alike[key]
+        plans.append(Plan(each, known.pieces, known.lost, known.shape))
     return plans
 
 

@@ -211,7 +211,9 @@ MAX_UNCUT_BYTES = 1 << 20
 Corner = tuple[tuple[tuple[int, ...], str], ...]
 
 
-def describe(array: jax.Array, *, digests: bool = True, corner: bool = True) -> ArrayInfo:
+def describe(
+    array: jax.Array, *, digests: bool = True, corner: bool = True, source: bool = True
+) -> ArrayInfo:
     """Describes an array without moving it and without a collective.
 
     Without digests and corner its data are not touched: no array is made for a shard.
@@ -226,6 +228,7 @@ def describe(array: jax.Array, *, digests: bool = True, corner: bool = True) -> 
         digests: Digest the bytes of every addressable shard that has replicas, so that the
             notebook can compare them, up to a size. JAX itself never compares replicas.
         corner: Read the elements at the array's corners that this process holds.
+        source: Tell where it came from. Without that, arrays that lie alike have one description.
     """
     sharding = array.sharding
     shape = tuple(array.shape)
@@ -236,20 +239,20 @@ def describe(array: jax.Array, *, digests: bool = True, corner: bool = True) -> 
     digests = digests and readable and any(shard.replica_id for shard in shards)
     corner = corner and readable and 0 not in shape
     held = _held(array, shards) if digests or corner else []
-    origin = origin_of(ORIGINS.array_of(array))
-    return planned(
-        shape,
-        array.dtype,
-        sharding,
-        shards=_with_digests(shards, held) if digests else shards,
-        corner=_corner(shape, held) if corner else (),
-        deleted=deleted,
-        source=None if origin is None else Argument(0, "", *origin),
-    )
+    found: dict[str, Any] = {"shards": _with_digests(shards, held)} if digests else {}
+    if corner:
+        found["corner"] = _corner(shape, held)
+    if deleted:
+        found["deleted"] = True
+    if source and (origin := origin_of(ORIGINS.array_of(array))) is not None:
+        found["source"] = Argument(0, "", *origin)
+    described = planned(shape, array.dtype, sharding)
+    return replace(described, **found) if found else described
 
 
-def planned(shape: tuple[int, ...], dtype: Any, sharding: Any, **found: Any) -> ArrayInfo:
-    """Describes an array that need not be there, but for what was found; see :func:`describe`."""
+@lru_cache(maxsize=128)  # what arrays share that travel together is pickled once
+def planned(shape: tuple[int, ...], dtype: Any, sharding: Any) -> ArrayInfo:
+    """Describes an array that need not be there; see :func:`describe`."""
     facts = dtype_facts(dtype)
     mesh, spec, axes, text, shards = layout_of(sharding, shape)
     return ArrayInfo(
@@ -266,7 +269,7 @@ def planned(shape: tuple[int, ...], dtype: Any, sharding: Any, **found: Any) -> 
         word_shape=facts.word_shape,
         axes=axes,
         unreduced=unreduced_axes(sharding),
-        **({"shards": shards} | found),
+        shards=shards,
     )
 
 
@@ -318,7 +321,7 @@ def host_view(data: jax.Array) -> np.ndarray[Any, Any]:
     if sharding.num_devices == 1:
         # JAX keeps a copy that it made for NumPy as long as the array lives. This one is
         # another array with the same buffer, and is gone when the view is made.
-        data = make_array(data.aval, sharding, [data], committed=True)
+        data = make_array(data.aval, sharding, [data], committed=True, checks=False)
     elif axes := unreduced_axes(sharding):
         raise JaxnbError(
             f"process {jax.process_index()} cannot read an array that is unreduced over the mesh "
@@ -362,8 +365,10 @@ def cut(data: jax.Array, box: tuple[slice, ...]) -> tuple[jax.Array, tuple[slice
     Returns:
         An array on that device, or the one that was given, and the box within it.
     """
+    if host_bytes(data) <= MAX_UNCUT_BYTES or _is_in_host_memory(data):
+        return data, box
     taken = [range(size)[part] for part, size in zip(box, data.shape, strict=False)]
-    if host_bytes(data) <= MAX_UNCUT_BYTES or _is_in_host_memory(data) or not all(taken):
+    if not all(taken):
         return data, box
     starts = [min(each[0], each[-1]) for each in taken]
     sizes = [max(each[0], each[-1]) + 1 - start for each, start in zip(taken, starts, strict=True)]

@@ -21,6 +21,7 @@ from jaxnb.arrays.process_canonical import TooManyError, canonical_digest, in_on
 from jaxnb.arrays.process_describe import unreduced_axes
 from jaxnb.compat.jax_arrays import array_of_ref_now
 from jaxnb.lockstep.process_inputs import digest
+from jaxnb.lockstep.process_origins import ORIGINS, origin_of
 from jaxnb.model.arrays import MAX_DIGEST_BYTES, ArrayInfo, ArrayLeaf
 from jaxnb.wire.pickling import OutOfBand, adjacent
 
@@ -203,7 +204,8 @@ class Package:
         skeleton: The pickle.
         buffers: What was left out of band, in order, as bytes.
         arrays: The arrays that were left out.
-        infos: Their descriptions.
+        sources: Where they came from, pickled.
+        infos: Their descriptions, without where they came from.
         left: What code was left.
     """
 
@@ -213,7 +215,12 @@ class Package:
         self._leaves_code = not (whole or is_part_of_cell or _is_code(value))
         self.skeleton, self.buffers, pickler = self._pickled(value)
         self.arrays, self.left = pickler.arrays, tuple(pickler.left)
-        self.infos = tuple(process_describe.describe(a, corner=False) for a in self.arrays)
+        self.infos = tuple(
+            process_describe.describe(each, corner=False, source=False) for each in self.arrays
+        )
+        origins = [origin_of(ORIGINS.array_of(each)) for each in self.arrays]
+        # Plain tuples are pickled several times as fast.
+        self.sources = pickle.dumps([(o[0], tuple(o[1])) if o else (0, ()) for o in origins])
 
     def _pickled(self, value: Any) -> tuple[bytes, list[np.ndarray[Any, Any]], Pickler]:
         """Returns a value's pickle, what is out of band, and what has pickled it."""
@@ -247,8 +254,10 @@ class Package:
         An array of devices that are all this process's may be one that others know too, or
         this process's own, equal to others'. Bytes of an array that is spread are not digested.
         """
+        once = {id(info): info for info in self.infos}
+        layouts = {key: layout_digest(info) for key, info in once.items()}
         pairs = zip(self.arrays, self.infos, strict=True)
-        return tuple((layout_digest(info), bytes_digest(array, info)) for array, info in pairs)
+        return tuple((layouts[id(info)], bytes_digest(array, info)) for array, info in pairs)
 
 
 def array_digest(array: jax.Array, info: ArrayInfo) -> bytes:

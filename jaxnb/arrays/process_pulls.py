@@ -136,6 +136,7 @@ def pack(process: ThisProcess, request: PackRequest) -> Packed | NotFound | None
         subscripts=len(subscripts),
         data=_data(process, package, request, subscripts),
         left=package.left,
+        sources=package.sources,
         is_array=is_array(value) or array_of_ref_now(value) is not None,
     )
 
@@ -147,29 +148,27 @@ def _data(
 
     Of a slice of an array, those that it takes.
     """
-    arrays, infos = package.arrays, package.infos
-    if any(i.deleted or unreduced_axes(a.sharding) for a, i in zip(arrays, infos, strict=True)):
+    once = {id(info): info for info in package.infos}  # arrays that lie alike have one
+    if any(info.deleted or info.unreduced for info in once.values()):
         return None
     try:
-        regions = [Region.of(info.shape, subscripts) for info in infos]
+        regions = {key: Region.of(info.shape, subscripts) for key, info in once.items()}
     except (IndexError, TypeError):  # the notebook says what is wrong with it
         return None
-    parts = list(zip(arrays, infos, regions, strict=True))
-    size = sum(
-        math.prod(region.taken_shape) * process_describe.host_bytes(array) / max(array.size, 1)
-        for array, _, region in parts
-    )
-    if size > request.eager_bytes:
+    sizes = {
+        key: math.prod(region.taken_shape) * max(8, once[key].itemsize_bits) // 8
+        for key, region in regions.items()
+    }
+    if sum(sizes[id(info)] for info in package.infos) > request.eager_bytes:
         return None
-    known: dict[Any, list[Piece]] = {}  # arrays that lie alike share their shards' descriptions
+    given: dict[int, list[Piece]] = {}
+    for key, info in once.items():
+        firsts = (each for each in info.shards if not each.replica_id)
+        mine = [each for each in firsts if each.process_index == process.index]
+        given[key] = pieces(regions[key], mine)[0]
     sources, boxes = [], []
-    for k, (array, info, region) in enumerate(parts):
-        key = id(info.shards), region
-        if key not in known:
-            firsts = (each for each in info.shards if not each.replica_id)
-            mine = [each for each in firsts if each.process_index == process.index]
-            known[key] = pieces(region, mine)[0]
-        for piece in known[key]:
+    for k, (array, info) in enumerate(zip(package.arrays, package.infos, strict=True)):
+        for piece in given[id(info)]:
             sources.append((k, piece.shard.device_id))
             boxes.append(_box(array, piece.shard.device_id, piece.source))
     return _opened(process, request, sources, boxes)

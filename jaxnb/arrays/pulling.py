@@ -236,8 +236,15 @@ class Puller:
 
         name = path.without(first.subscripts)
 
+        # Arrays that lie alike have one description.
+        joined: dict[tuple[int, ...], tuple[ArrayInfo, Region]] = {}
+
         def array(index: int) -> GatheredArray:
-            info = merged([p.arrays[index] for p in packed.values()])
+            described = [p.arrays[index] for p in packed.values()]
+            ids = tuple(map(id, described))
+            if ids not in joined:
+                joined[ids] = merged(described), region or Region.whole(described[0].shape)
+            info, taken = joined[ids]
             holders = tuple(packed)
             if info.fully_addressable and not is_one_array(packed.values(), index):
                 # Each process has an array of its own. Their bytes are equal, but shards of several
@@ -255,7 +262,7 @@ class Puller:
                 is_part=not first.is_array,
                 after=self._group.last_cell,
             )
-            return GatheredArray(info, key, self, region)
+            return GatheredArray(info, key, self, taken)
 
         made = [array(k) for k in range(len(first.arrays))]
         arrays += made

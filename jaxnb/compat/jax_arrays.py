@@ -11,7 +11,7 @@ from jaxnb.compat.jax_runtime import reporting, wait_until_ready
 
 
 def make_array(
-    aval: Any, sharding: Any, parts: Sequence[jax.Array], *, committed: bool
+    aval: Any, sharding: Any, parts: Sequence[jax.Array], *, committed: bool, checks: bool = True
 ) -> jax.Array:
     """Returns an array of a given abstract value, made of this process's shards.
 
@@ -24,6 +24,7 @@ def make_array(
         sharding: Its sharding, on devices that there are.
         parts: Its shards on this process's devices; empty if it has none here.
         committed: Whether it is bound to its devices.
+        checks: Whether JAX checks that the shards fit, which takes three quarters of the time.
     """
     from jax._src import array
 
@@ -32,7 +33,9 @@ def make_array(
         return jax.make_array_from_single_device_arrays(
             aval.shape, sharding, list(parts), dtype=aval.dtype
         )
-    made: jax.Array = make(aval, sharding, list(parts), committed=committed)
+    made: jax.Array = make(
+        aval, sharding, list(parts), committed=committed, _skip_checks=not checks
+    )
     return made
 
 
@@ -179,7 +182,17 @@ def hook_parts(separated: Callable[[Any, list[Any]], None]) -> None:
         separated(self, [found])
         return found
 
+    setattr(kind, _UNTOLD, kind._arrays)
     kind._arrays, kind._fully_replicated_shard = property(separate), separate_replica
+
+
+_UNTOLD = "_jaxnb_arrays"
+"""Under this name arrays have their parts where nobody is told that they were looked at."""
+
+
+def _parts_of(array: Any) -> Any:
+    """Returns what this process's devices hold of an array; None where it, or JAX, has no such."""
+    return getattr(array, _UNTOLD if hasattr(type(array), _UNTOLD) else "_arrays", None)
 
 
 def array_class() -> type:
@@ -200,7 +213,7 @@ def is_deleted(array: Any) -> bool:
         return True
     if len(array.sharding.addressable_devices) < 2:
         return False
-    parts = getattr(getattr(array, "_base_array", array), "_arrays", None) or ()
+    parts = _parts_of(getattr(array, "_base_array", array)) or ()
     return any(part.is_deleted() for part in parts)
 
 
@@ -253,7 +266,7 @@ def device_arrays(array: Any) -> list[Any]:
     ``addressable_data(i)`` is the first device's for every ``i``, where the array is replicated.
     Where this JAX has no such name, JAX keeps the arrays as long as that one lives.
     """
-    found = getattr(array, "_arrays", None)
+    found = _parts_of(array)
     return [each.data for each in array.addressable_shards] if found is None else list(found)
 
 
@@ -263,7 +276,7 @@ def data_of(array: Any) -> Any:
     None for an array that is deleted, and where JAX has another form of it.
     """
     array = getattr(array, "_base_array", array)
-    parts = None if array.is_deleted() else getattr(array, "_arrays", None)
+    parts = None if array.is_deleted() else _parts_of(array)
     return parts[0] if parts else None
 
 

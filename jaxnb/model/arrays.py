@@ -208,6 +208,7 @@ class Packed:
         data: The data of small arrays: an array's index, a device, and what its shard gives, for
             this process's first replicas. None where they have to be asked for.
         left: The code of cells in it, for which a :class:`NotMoved` stands.
+        sources: Where each of the arrays came from, pickled: it is read where processes differ.
         is_array: The value is an array itself, or a ref to one.
     """
 
@@ -223,6 +224,7 @@ class Packed:
     subscripts: int = 0
     data: tuple[tuple[int, int, Part], ...] | None = field(default=None, repr=False)
     left: tuple[str, ...] = ()
+    sources: bytes = field(default=b"", repr=False)
     is_array: bool = False
 
     @property

@@ -135,15 +135,15 @@ def test_keys_come_as_their_words(session: Session, layout: str) -> None:
     session.run(
         MESH + "impl = 'threefry2x32'\n"
         "make_keys = lambda: jax.random.split(jax.random.key(3, impl=impl), (4, 2))\n"
-        "def spread(spec):\n"
-        "    return jax.jit(make_keys, out_shardings=NamedSharding(mesh, spec))()\n"
-        f"x = {KEYS[layout]}"
+        "spread = lambda spec: jax.jit(make_keys, out_shardings=NamedSharding(mesh, spec))()\n"
+        f"x = {KEYS[layout]}\nboth = x, jax.device_put(np.ones(x.shape, np.float32), x.sharding);"
     )
     alone = KEYS[layout] if "spread" not in KEYS[layout] else "make_keys()"
     expected = session.run(f"np.asarray(jax.random.key_data({alone}))").value
-    found = session.pull("x")
+    found, like = session.pull("both")
     assert found.info.dtype.startswith("key<")
     assert_same(found, expected)
+    assert_same(like, np.ones(expected.shape[:-1], np.float32))  # it lies as the keys do
     if found.ndim == 3:
         assert_same(found[1:, 0], expected[1:, 0])
         assert_same(session.pull("x[2, ::-1]"), expected[2, ::-1])

@@ -397,7 +397,7 @@ def test_it_can_be_pickled(protocol: int) -> None:
 )
 def test_a_name_is_capitalized_only_where_a_sentence_begins(key: ArrayKey, name: str) -> None:
     array, _ = gathered(np.zeros(2, np.float32))
-    wanted = replace(array.wanted(), key=key)
+    wanted = array.wanted()._replace(key=key)
     assert refusals.whose(key) == name
     with pytest.raises(ArrayGoneError) as raised:
         refusals.require_there([wanted], {0: Gone(0, 0, "dropped")})
