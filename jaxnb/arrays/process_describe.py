@@ -319,6 +319,9 @@ def host_view(data: jax.Array) -> np.ndarray[Any, Any]:
         data = jax.random.key_data(data)  # no computation: the keys' own buffers
     sharding = data.sharding
     if sharding.num_devices == 1:
+        wait_until_ready(data)
+        with suppress(BufferError):  # of another device, or of a dtype that is not NumPy's own
+            return np.asarray(memoryview(data))
         # JAX keeps a copy that it made for NumPy as long as the array lives. This one is
         # another array with the same buffer, and is gone when the view is made.
         data = make_array(data.aval, sharding, [data], committed=True, checks=False)
