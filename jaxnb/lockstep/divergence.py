@@ -184,13 +184,31 @@ def _summary(
                     f"The programs differ first in a constant ({one[1]}){at}: "
                     f"{_value(one)} on {labels[0]}, {_value(other)} on {labels[1]}."
                 )
-        those = [*ours[a:b], *theirs[c:d]]
-        first = next((line for line in those if line.source), None)
-        if first is None:
-            return f"The programs differ first in `{middle(those[0].text, MAX_CHARS)}`."
-        code = f": `{middle(first.code, MAX_CHARS)}`" if first.code else ""
-        return f"The programs differ first{_at(first.source)}{code}."
+        blocks = ours[a:b], theirs[c:d]
+        text = (blocks[0] or blocks[1])[0].text.removeprefix("ROOT ")
+        firsts = [next((line for line in each if line.source), None) for each in blocks]
+        known = [(line, who) for line, who in zip(firsts, labels, strict=True) if line is not None]
+        if not known:
+            return f"The programs differ first in `{middle(text, MAX_CHARS)}`."
+        if len({line.source for line, _ in known}) > 1:
+            each_at = (f"{_at(line.source)} on {who}{_code(line)}" for line, who in known)
+            return f"The programs differ first{', and'.join(each_at)}.{TRACED}"
+        only = ""
+        if not all(blocks):
+            has = middle(_without_names(text), MAX_CHARS)
+            only = f" Only {labels[0] if blocks[0] else labels[1]} has `{has}` there."
+        return (
+            f"The programs differ first{_at(known[0][0].source)}{_code(known[0][0])}.{only}{TRACED}"
+        )
     return "The programs differ so late in a long program that it is not shown."
+
+
+TRACED = " Numbers and branches that `jit` traces have to be the same on all processes."
+"""What is said where the code of programs differs."""
+
+
+def _code(line: model.ProgramLine) -> str:
+    return f": `{middle(line.code, MAX_CHARS)}`" if line.code else ""
 
 
 def _at(source: str) -> str:
@@ -310,7 +328,7 @@ def disagreement(found: Sequence[model.Side], mine: model.Dispatch) -> str:
     if len(found) > 1 and all(_was_to(side, mine) in same for side in found):
         differs = "different inputs" if len(made) == 1 else "different programs"
         groups = " / ".join(ranks_label(side.processes) for side in found)
-        does = [f"{differs} on processes {groups}, where all were to dispatch {mine}"]
+        does = [f"{differs} on processes {groups}, where all were to dispatch {_with_source(mine)}"]
     differ = differing_arguments(found)
     shapes = f"{differ}; " if differ else ""
     everyone = processes_label(mine.processes)

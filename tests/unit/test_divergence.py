@@ -12,6 +12,7 @@ from jaxnb.compat.jax_programs import program_lines
 from jaxnb.compat.xla import Frames
 from jaxnb.lockstep.divergence import (
     MAX_LINES,
+    TRACED,
     difference,
     differing_arguments,
     disagreement,
@@ -269,7 +270,7 @@ def test_of_each_program_the_constant_is_known_in_which_they_differ() -> None:
 def test_an_operation_is_named_that_another_stands_for() -> None:
     other = HLO.replace(" broadcast(f32[] tmp_1), dim", " negate(f32[] tmp_1), dim")
     summary, lines = compared(HLO, other)
-    assert summary == "The programs differ first at line 5 of cell [3]."
+    assert summary == f"The programs differ first at line 5 of cell [3].{TRACED}"
     assert any(line.startswith("-") and "broadcast" in line for line in lines)
     assert any(line.startswith("+") and "negate" in line for line in lines)
 
