@@ -403,8 +403,9 @@ def differing_arguments(found: Sequence[model.Side]) -> str:
             has = _those_with({who: _with_spec(each, k) for who, each in made.items()})
         if len(has) > 1:
             those = [f"{shape} on {processes_label(sorted(who))}" for shape, who in has.items()]
-            which = f"`{names[k]}`" if names.get(k) else f"{k + 1} of {count}"
-            told.append(f"argument {which} is {', '.join(those)}")
+            which = f"argument {k + 1} of {count}" if count > 1 else "the argument"
+            which = f"argument `{names[k]}`" if names.get(k) else which
+            told.append(f"{which} is {', '.join(those)}")
     if not told:
         return ""
     more = f"; and {len(told) - MOST_ARGUMENTS} more" if len(told) > MOST_ARGUMENTS else ""

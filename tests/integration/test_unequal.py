@@ -42,7 +42,7 @@ def test_an_array_whose_rows_differ_is_told_with_its_shapes_and_the_error_is_sho
     assert "a 0 float32[16], made at line 1 by make_array_from_process_local_data 1" in said
     assert said.endswith(SAME_SHAPE)
     error = " ".join(error_card(result).text.split())
-    assert "Argument 1 of 1 is float32[16] on process 0, float32[24] on process 1" in error
+    assert "The argument is float32[16] on process 0, float32[24] on process 1" in error
     one = code.replace("2 * process_index", "2 * (process_index == 1)")
     result = session.run(f"{one}\na.sum()", raise_on_error=False)
     error = " ".join(error_card(result).text.split())
