@@ -38,7 +38,7 @@ def of_printed(text: str) -> tuple[Pitfall, ...]:
         return ()
     message = (
         "Of an array that is spread over processes, Python prints the shape and the dtype only: no "
-        "process holds it whole."
+        "process holds it whole. One that was deleted (donated to a computation) looks the same."
     )
     return (Pitfall("fetch", message, "`%spmd_pull x`, or x alone as the last line, shows it."),)
 

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxnb.arrays.process_names import paths_to
 from jaxnb.compat.jax_pitfalls import (
     compares_copies,
     copies_compared,
@@ -118,10 +119,8 @@ def explained(error: BaseException, code_name: str) -> list[Pitfall]:
     kind, message, advice = found
     if kind == "fetch":
         advice = re.sub(r"\bx\b", _name_of(error, code_name, _is_spread) or "x", advice)
-    if kind == "deleted" and (name := _name_of(error, code_name, _has_deleted)):
-        is_array = isinstance(_names_at(error, code_name)[name], jax.Array)
-        of_it = f"`{name}`" if is_array else f"An array in `{name}`"
-        message = message.replace("The array", of_it)
+    if kind == "deleted" and (path := _path_of_deleted(error, code_name)):
+        message = message.replace("The array", f"`{path}`")
     if kind == "unbound-axis":
         message += _near_axis(error, code_name)
     of_error = pitfall(kind, code_name, _line_of(error, code_name), message, advice)
@@ -252,23 +251,31 @@ def _names_at(error: BaseException, code_name: str) -> dict[str, Any]:
 
 def _name_of(error: BaseException, code_name: str, is_it: Callable[[Any], bool]) -> str:
     """Returns what the line that raised calls the one value of a kind in it; or nothing."""
+    found = {name for name, value in _on_line(error, code_name).items() if is_it(value)}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _on_line(error: BaseException, code_name: str) -> dict[str, Any]:
+    """Returns the variables that the line that raised names."""
     known = _names_at(error, code_name)
     source = linecache.getline(code_name, _line_of(error, code_name) or 0)
     bare = re.sub(r"""(["'])(?:\\.|(?!\1).)*\1""", "", source)  # names in strings are none
     words = re.findall(r"(?<![\w.])[A-Za-z_]\w*", bare)
-    found = {name for name in words if is_it(known.get(name))}
-    return found.pop() if len(found) == 1 else ""
+    return {name: known[name] for name in words if name in known}
 
 
 def _is_spread(value: Any) -> bool:
     return isinstance(value, jax.Array) and not value.is_fully_addressable
 
 
-def _has_deleted(value: Any) -> bool:
-    """Whether it is an array that is deleted, or a dict, list or tuple with one directly in it."""
-    inside = value.values() if type(value) is dict else value
-    arrays = inside if type(value) in (dict, list, tuple) else [value]
-    return any(isinstance(each, jax.Array) and each.is_deleted() for each in arrays)
+def _path_of_deleted(error: BaseException, code_name: str) -> str:
+    """Returns where the line that raised has the deleted array: ``"state['w']"``; or nothing."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        array = frame.f_locals.get("self")
+        if isinstance(array, jax.Array) and array.is_deleted():
+            found = paths_to(_on_line(error, code_name), {id(array)})
+            return found[id(array)].path if found else ""
+    return ""
 
 
 def _near_axis(error: BaseException, code_name: str) -> str:

@@ -94,7 +94,7 @@ TRIGGERS = {
     "donated": (
         "old = {'x': x + 1}\njax.jit(lambda t: {'x': t['x'] * 2}, donate_argnums=0)(old);\n"
         "jax.tree.map(jnp.sum, old)",
-        ("deleted", 3, "An array in `old` is deleted"),
+        ("deleted", 3, "`old['x']` is deleted: its memory"),
     ),
     "a gradient over Explicit axes": (
         "m = jax.make_mesh((n,), ('d',))\n"
