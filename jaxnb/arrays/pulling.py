@@ -206,6 +206,7 @@ class Puller:
         try:
             if agree(packed.values()):
                 return self._agreed(channel, path, packed, arrays), arrays
+            refusals.require_one_shape(path.text, packed)
             found: dict[int, Any] = {}
             for those in alike(packed):
                 value = self._agreed(channel, path, {i: packed[i] for i in those}, arrays)

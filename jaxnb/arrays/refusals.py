@@ -9,9 +9,17 @@ from jaxnb.arrays.blocks import Index, differing, index_label
 from jaxnb.arrays.gathered import ArrayKey, Wanted
 from jaxnb.arrays.regions import Path
 from jaxnb.errors import ArrayGoneError, JaxnbError, NotEnoughMemoryError, UsageError
-from jaxnb.labels import capitalized, format_bytes, gone_label, plural, processes_label, ranks_label
+from jaxnb.labels import (
+    capitalized,
+    format_bytes,
+    gone_label,
+    plural,
+    processes_label,
+    ranks_label,
+    type_label,
+)
 from jaxnb.launch.host import available_bytes
-from jaxnb.model.arrays import ArrayInfo, Gone, NotFound
+from jaxnb.model.arrays import ArrayInfo, Gone, NotFound, Packed
 from jaxnb.model.cells import ProcessError
 
 SMALL_BYTES = 1 << 20
@@ -140,6 +148,27 @@ def require_not_deleted(wanted: Sequence[Wanted]) -> None:
                 f"computation, on {processes_label(each.key.processes)} when it was pulled: only "
                 "its shape is left. Nothing was moved; recreate it in a cell."
             )
+
+
+def require_one_shape(name: str, packed: Mapping[int, Packed]) -> None:
+    """Refuses an array that spans processes, and has another shape on some of them.
+
+    Raises:
+        UsageError: The text says which process has which.
+    """
+    types: dict[str, list[int]] = {}
+    for index, each in packed.items():
+        if not each.is_array or each.arrays[0].fully_addressable:
+            return
+        types.setdefault(type_label(each.arrays[0].dtype, each.arrays[0].shape), []).append(index)
+    if len(types) > 1:
+        shapes = ", ".join(f"{kind} on {processes_label(who)}" for kind, who in types.items())
+        raise UsageError(
+            f"`{name}` spans the processes, and it has different shapes on them: {shapes}. It is "
+            "not one array, so nothing was moved. Make it again with one global shape on all. To "
+            f"see what each process holds: `%spmd parts = [np.asarray(s.data) for s in {name}"
+            ".addressable_shards]`, then `%spmd_pull parts`."
+        )
 
 
 def require_there(wanted: Sequence[Wanted], answers: Mapping[int, Any]) -> None:

@@ -138,6 +138,21 @@ def test_values_that_differ(session: Session) -> None:
     assert_same(session.pull("mixed['x']"), whole((8, 6)))
 
 
+def test_an_array_of_other_shapes_on_some_processes(session: Session) -> None:
+    session.run(
+        "rows = NamedSharding(jax.make_mesh((jax.device_count(),), ('d',)), P('d'))\n"
+        "x = jax.make_array_from_process_local_data(rows, np.ones(2 + 2 * (process_index == 2)))"
+    )
+    with pytest.raises(UsageError, match=(
+        r"different shapes on them: float32\[8\] on processes 0-1,3, float32\[16\] on process 2"
+    )) as caught:  # fmt: skip
+        session.pull("x")
+    found = re.search(r"`%spmd (parts = .*?)`, then", str(caught.value))
+    assert found is not None
+    session.run(found[1])
+    assert [np.concatenate(session.pull("parts")[i]).size for i in ALL] == [2, 2, 4, 2]
+
+
 def test_part_of_a_global_array(session: Session) -> None:
     session.run(MESH + "x = make((8, 6), 'data')\ny = make((8, 6));")
     part = session.pull("x", ranks=[1, 2])
