@@ -7,12 +7,15 @@ dispatches. What was found is put into words at the end of the cell.
 from __future__ import annotations
 
 import linecache
+import math
+import re
 import sys
 import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +199,9 @@ to powers of two are fewer; a loop that compiles at each turn is soon there."""
 _LIBRARIES = (f"{Path(jax.__file__).parent}/", *library_places())
 """Functions of libraries are compiled once for each layer's shape, and nobody can change that."""
 
+_JOINING = ("append", "concatenate")
+"""JAX's own, by which an array grows in a loop: that can be changed."""
+
 
 class Lowerings:
     """Those of a cell: how often one function is compiled at a line."""
@@ -204,15 +210,37 @@ class Lowerings:
 
     def __init__(self) -> None:
         self._types: dict[tuple[str, str, int | None], list[tuple[str, ...]]] = {}
+        self._joined: dict[tuple[str, int | None], list[tuple[str, ...]]] = {}
 
     def add(self, lowering: Lowering, line: int | None) -> None:
         """Takes a computation that the cell has lowered."""
         if lowering.file and not lowering.file.startswith(_LIBRARIES):
             key = lowering.name, lowering.source, line
             self._types.setdefault(key, []).append(lowering.types)
+        elif lowering.name in _JOINING:
+            self._joined.setdefault((lowering.name, line), []).append(lowering.types)
 
     def pitfalls(self, code_name: str) -> list[Pitfall]:
         """Returns them in words."""
+        return self._of_functions(code_name) + self._of_growing(code_name)
+
+    def _of_growing(self, code_name: str) -> list[Pitfall]:
+        """Returns where arrays outside of ``jit`` have grown by one that is joined to them."""
+        return [
+            pitfall(
+                self.kind,
+                code_name,
+                line,
+                f"`{name}` was compiled {plural(len(types), 'time')} at this line"
+                f"{_other_types(types)}. Each shape is a program of its own.",
+                _GROWING,
+                subject=name,
+            )
+            for (name, line), types in self._joined.items()
+            if len(types) >= COMPILATIONS and any(map(_grows, zip(*types, strict=False)))
+        ]
+
+    def _of_functions(self, code_name: str) -> list[Pitfall]:
         return [
             pitfall(
                 self.kind,
@@ -228,11 +256,21 @@ class Lowerings:
         ]
 
 
+_GROWING = (
+    "Allocate once, `acc = jnp.zeros((n, …))`, and fill it, `acc = acc.at[i].set(x)`; or append to "
+    "a Python list and join it after the loop; or use `jax.lax.scan`."
+)
 _OTHER_TYPES = "Pad to a few sizes, or give all at once to a `jax.lax.scan`."
 _SAME_TYPES = (
     "Its arguments had the same types: was `jax.jit` called in the loop? Call it before. Or a "
     "static argument or a sharding differed."
 )
+
+
+def _grows(types: Sequence[str]) -> bool:
+    """Whether an argument has more elements at each compilation: ``"float32[8,2]"``."""
+    sizes = [math.prod(map(int, re.findall(r"\d+", each.partition("[")[2]))) for each in types]
+    return all(one < other for one, other in pairwise(sizes))
 
 
 def _other_types(types: Sequence[tuple[str, ...]]) -> str:

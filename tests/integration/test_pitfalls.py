@@ -79,6 +79,10 @@ TRIGGERS = {
             "10 times at this line: argument 1 of 1 was float32[1], then float32[2].",
         ),
     ),
+    "an array that grows": (
+        "acc = jnp.ones(1)\nfor i in range(9):\n    acc = jnp.concatenate([acc, acc[:1] * 3]);",
+        ("recompiled", 3, "9 times at this line: argument 1 of 2 was float32[1], then float32[2]."),
+    ),
     "a new function in a loop": (
         "for i in range(8):\n    jax.jit(lambda a: a * 2)(1.0)",
         ("recompiled", 2, "was compiled 8 times"),
