@@ -99,6 +99,9 @@ class MagicParser(argparse.ArgumentParser):
 
     def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
         """Parses the words of a line; raises as :meth:`parse_line` does."""
+        if "-np" in words and "-n" in self.options:  # as `mpirun` has it
+            count = [*words, "4"][words.index("-np") + 1]
+            self.error(f"unknown option '-np'.{_near('-n', count)}")
         # To find options among other words, argparse formats its usage each time.
         parse = self.parse_known_intermixed_args if words else self.parse_known_args
         found, unknown = parse(words)

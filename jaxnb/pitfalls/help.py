@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from jaxnb.errors import UsageError
 from jaxnb.options import one_of
 
 _INSTALLED = Path(__file__).parent / "pages"
 _DOCS = Path(__file__).parents[2] / "docs"
-_ENTRY = re.compile(r"^(\S.*)\n((?:  .*\n)+)", re.MULTILINE)
+_ENTRY = re.compile(r"^((?:\S.*\n)+)((?:  .*\n)+)", re.MULTILINE)
+_MOST_NEAR = 6
 _ROLE = re.compile(r"\{\w+\}`([^`<]+?)(?: <[^`]*>)?`")
 
 
@@ -34,11 +36,16 @@ def page(name: str) -> str:
             [head, "", *listed, "", f"Words (`%spmd_help glossary`): {', '.join(words)}."]
         )
     if name == "glossary":
-        return "\n\n".join(words.values())
+        return "\n\n".join(dict.fromkeys(words.values()))
     by_case = {word.casefold(): word for word in words}
     known = (*files, "glossary", *words)
-    found = one_of("page or word", by_case.get(name.casefold(), name), known, "Nothing was shown.")
-    return words[found] if found in words else files[found].read_text()
+    topics = {**{each: path.read_text() for each, path in files.items()}, **words}
+    asked = by_case.get(name.casefold(), name)
+    near = [each for each, text in topics.items() if name.casefold() in text.casefold()]
+    if asked not in known and near:
+        there = ", ".join(f"`%spmd_help {each}`" for each in near[:_MOST_NEAR])
+        raise UsageError(f"No page is named {name!r}. It is mentioned in {there}.")
+    return topics[one_of("page or word", asked, known, "Nothing was shown.")]
 
 
 def _words(glossary: Path) -> dict[str, str]:
@@ -47,6 +54,7 @@ def _words(glossary: Path) -> dict[str, str]:
     entries = entries.replace("{doc}`pitfalls/", "`%spmd_help ")
     plain = _ROLE.sub(r"page *\1*", entries)
     return {
-        word.strip("`"): f"**{word}**: {' '.join(text.split())}"
-        for word, text in _ENTRY.findall(plain)
+        word.strip("`"): f"**{', '.join(names.splitlines())}**: {' '.join(text.split())}"
+        for names, text in _ENTRY.findall(plain)
+        for word in names.splitlines()
     }

@@ -168,6 +168,7 @@ def test_without_a_group_every_magic_says_what_to_type(notebook: Notebook) -> No
         "--device-per-process 2": "Did you mean '--devices-per-process'?",
         "--timeout -1": "argument --timeout",
         "4": "unknown option '4'. Did you mean `-n 4`?",
+        "-np 4": "unknown option '-np'. Did you mean `-n 4`?",
         "--hosts a, b": "A list takes commas without spaces",
     }.items():
         assert said in notebook.bad(f"%spmd_start {line}")
@@ -416,6 +417,9 @@ def test_a_page_is_shown_without_a_network(nb: Notebook) -> None:
     listed = nb.good("%spmd_help").node.outputs[0].data
     assert "`%spmd_help recompiled`" in listed["text/markdown"]
     assert "Did you mean 'settings'?" in nb.bad("%spmd_help setings")
+    assert "`%spmd_help collective`" in nb.bad("%spmd_help psum")
+    hang = nb.good("%spmd_help Hang").node.outputs[0].data["text/markdown"]
+    assert "Processes are about to run different computations" in hang
 
 
 def test_that_the_notebook_reloads_modules_is_told_once(nb: Notebook) -> None:
