@@ -303,8 +303,9 @@ def death_error(
         hint = " Likely out of memory: the kernel has just killed a process to free some."
     it, gets = ("them", "they get") if others else ("it", "it gets")
     then = (
-        f"Type `%spmd_recover` to replace {it}: the live processes keep their variables, and "
-        f"{gets} what is identical on all of them. `%spmd_restart` gives fresh processes."
+        f"Type `%spmd_recover` to replace {it}: all processes start again, the others get the "
+        f"variables that they have now, and {gets} what is identical on all of those. "
+        "`%spmd_restart` gives fresh processes."
     )
     if len(dead_processes((death, *others))) == num_processes:
         what = "No process is left" if num_processes > 1 else "It was the only one"

@@ -328,14 +328,20 @@ def losses_text(lost: Sequence[Lost], beginning: str, then: str) -> list[str]:
 
 
 def losses_rows(lost: Sequence[Lost]) -> list[tuple[str, str, str]]:
-    """Returns what is lost, on which processes and why, as rows of a table."""
+    """Returns what is lost, on which processes and why, as rows of a table: a variable in one."""
+    by_variable: dict[str, list[Lost]] = {}
+    for each in lost:
+        by_variable.setdefault(each.variable, []).append(each)
+    rows: dict[tuple[str, str], list[Lost]] = {}
+    for those in by_variable.values():
+        where = ranks_label(sorted({i for each in those for i in each.processes}))
+        why = [*dict.fromkeys(each.reason for each in those)]
+        # "that of process 0 cannot be pickled" says no more than "cannot be pickled".
+        why = [one for one in why if not any(one != o and one.endswith(o) for o in why)]
+        rows.setdefault((where, "; ".join(why)), []).extend(those)
     return [
-        (
-            f"{_paths(each.path for each in those)}{_also(those).rstrip(',')}".replace("`", ""),
-            ranks_label(those[0].processes),
-            those[0].reason,
-        )
-        for those in _alike(lost)
+        (f"{_paths(e.path for e in those)}{_also(those).rstrip(',')}".replace("`", ""), *row)
+        for row, those in rows.items()
     ]
 
 
@@ -364,7 +370,8 @@ def _also(lost: Sequence[Lost]) -> str:
     """Returns which other variables hold what is lost; empty if none does."""
     told = {each.variable for each in lost}
     names = dict.fromkeys(name for each in lost for name in each.also if name not in told)
-    every = "all " if len(lost) > 1 else ""
+    is_of_all = len({each.path for each in lost}) > 1 == len({each.also for each in lost})
+    every = "all " if is_of_all else ""
     return f", {every}also in {paths_label(names, most=MOST_NAMED)}," if names else ""
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from jaxnb.arrays.lost import MAKE_AGAIN, MAKE_ANEW, LostArray, LostValue, loss_of
 from jaxnb.arrays.process_names import holders_of
+from jaxnb.labels import paths_label
 from jaxnb.recovery.messages import Lost
 from jaxnb.recovery.process_arrays import is_array, reads_own
 
@@ -84,7 +85,8 @@ def reason_of(error: BaseException) -> str:
 
 def lost_text(part: Lost) -> str:
     """Returns what has become of a part, as the beginning of a sentence."""
-    return f"`{part.path}` ({part.type}) was not carried over: {part.reason}"
+    also = f", also in {paths_label(part.also)}" if part.also else ""
+    return f"`{part.path}` ({part.type}{also}) was not carried over: {part.reason}"
 
 
 def others_of(variables: Mapping[str, Any], paths: Mapping[int, str]) -> dict[int, tuple[str, ...]]:

@@ -255,13 +255,10 @@ def pack(
         packed = once()
         _name_lost(variables, lost)
     contents = Contents(*packed, listing.named(variables), listing.parts)
-    return PackedState(contents, _told(variables, lost))
+    return PackedState(contents, _told(lost))
 
 
-def _told(variables: Mapping[str, Any], lost: Mapping[int, Loss]) -> tuple[Lost, ...]:
-    also = others_of(variables, {id(each.value): each.path for each in lost.values() if each.path})
-    for key, names in also.items():
-        lost[key].also = names
+def _told(lost: Mapping[int, Loss]) -> tuple[Lost, ...]:
     return tuple(dict.fromkeys(each.part for each in lost.values() if each.path))
 
 
@@ -270,7 +267,10 @@ def _lose(lost: dict[int, Loss], value: Any, reason: str, name: str) -> Loss:
 
 
 def _name_lost(variables: Mapping[str, Any], lost: dict[int, Loss]) -> None:
-    """Gives what is lost its path; of a library's object with a lost part the whole is lost."""
+    """Gives what is lost its path, and the other names of it.
+
+    Of a library's object with a lost part the whole is lost.
+    """
     found = paths_to(variables, {id(each.value) for each in lost.values()})
     for key, each in [*lost.items()]:
         where = found.get(key) or Found(each.name, (variables[each.name],))
@@ -284,6 +284,9 @@ def _name_lost(variables: Mapping[str, Any], lost: dict[int, Loss]) -> None:
         else:
             each.path = ""  # it is told with the whole
             _lose(lost, whole, because_of(each), each.name)
+    also = others_of(variables, {id(each.value): each.path for each in lost.values() if each.path})
+    for key, names in also.items():
+        lost[key].also = names
 
 
 def _is_plain(value: Any) -> bool:

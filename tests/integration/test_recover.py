@@ -227,7 +227,7 @@ def test_what_holds_the_old_group_holds_the_new_one_and_what_cannot_be_kept_says
         "sys.modules['its_own'] = types.SimpleNamespace(load_ipython_extension=lambda _: None)\n"
         "lowered = jax.jit(jnp.sum).lower(jnp.ones(3))\n"
         "f = jax.jit(jnp.sum).lower(jnp.ones(3)).compile()\n"
-        "g = (a for a in [jnp.ones(7)])\n"
+        "g = (a for a in [jnp.ones(7)])\nalias = g\n"
         "repeated = itertools.repeat(jnp.ones(5))\n"
         "import tempfile\nscratch = tempfile.TemporaryDirectory()\n"
         "mapped = np.memmap(tempfile.TemporaryFile(), 'f4', shape=4)\ncopied = mapped + 1\n"
@@ -250,6 +250,8 @@ def test_what_holds_the_old_group_holds_the_new_one_and_what_cannot_be_kept_says
     }
     assert group.run("float(next(repeated).sum())").value == 5
     assert group.run("float(copied.sum())").value == 4
+    with pytest.raises(CellError, match=r"`g` \(generator, also in `alias`\) was not carried"):
+        group.run("next(alias)")
     for use in ("f(jnp.ones(3))", "lowered.compile()(jnp.ones(3))", "next(g)"):
         with pytest.raises(CellError, match=r"ValueGoneError at line 1: .* was not carried over"):
             group.run(use)

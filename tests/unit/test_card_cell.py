@@ -23,7 +23,7 @@ from jaxnb.model.dispatches import Argument, Difference, Made
 from jaxnb.model.group import AtLine, DeviceInfo, StackEntry, Waits
 from jaxnb.profile import card_stats
 from jaxnb.profile.statistics import DeviceStats
-from jaxnb.recovery.messages import Lost, Recovered
+from jaxnb.recovery.messages import Lost, Recovered, losses_rows
 from jaxnb.recovery.recovering import recovered_card
 from support.cards import EVIL, Tags, cell, group, text, value
 
@@ -141,6 +141,19 @@ def test_what_is_lost_for_several_reasons_is_a_table() -> None:
     assert few.endswith(rerun)
     assert "lost process why v0['a'] 0 reason 0 v1['a'] 1 reason 0 v2['a'] 0 reason 1" in many
     assert many.endswith(rerun)
+
+
+def test_what_is_lost_of_one_variable_is_one_row() -> None:
+    lost = [
+        Lost("y", "generator", (0,), "cannot be pickled: generator", also=("z",)),
+        Lost("y", "generator", (1,), "that of process 0 cannot be pickled: generator"),
+        Lost("Out[5]", "lock", (0,), "no"),
+        Lost("Out[5]", "lock", (1,), "nor here"),
+    ]
+    assert losses_rows(lost) == [
+        ("y, also in z", "0-1", "cannot be pickled: generator"),
+        ("Out[5]", "0-1", "no; nor here"),
+    ]
 
 
 def test_nothing_from_a_process_becomes_markup():

@@ -187,9 +187,9 @@ def test_all_who_died_are_named() -> None:
     other = replace(DEATH, index=3, pid=99, status=7)
     text = str(death_error(DEATH, 4, others=[other]))
     assert "Process 3 of 4 (pid 99) ended with exit status 7 too." in text
-    assert "the live processes keep their variables" in text
+    assert "the others get the variables that they have now" in text
     nobody = [replace(DEATH, index=i) for i in (3, 0, 2)]
     text = str(death_error(DEATH, 4, others=nobody))
     assert text.index("Process 0 ") < text.index("Process 2 ") < text.index("Process 3 ")
     assert "No process is left, and all variables are lost. Type `%spmd_restart`" in text
-    assert "keep their variables" not in text
+    assert "get the variables" not in text
