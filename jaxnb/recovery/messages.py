@@ -330,8 +330,10 @@ def losses_text(lost: Sequence[Lost], beginning: str, then: str) -> list[str]:
 def losses_rows(lost: Sequence[Lost]) -> list[tuple[str, str, str]]:
     """Returns what is lost, on which processes and why, as rows of a table: a variable in one."""
     by_variable: dict[str, list[Lost]] = {}
+    first = {name: each.variable for each in lost for name in each.also}
     for each in lost:
-        by_variable.setdefault(each.variable, []).append(each)
+        is_alias = each.path in first
+        by_variable.setdefault(first[each.path] if is_alias else each.variable, []).append(each)
     rows: dict[tuple[str, str], list[Lost]] = {}
     for those in by_variable.values():
         where = ranks_label(sorted({i for each in those for i in each.processes}))

@@ -147,11 +147,12 @@ def test_what_is_lost_of_one_variable_is_one_row() -> None:
     lost = [
         Lost("y", "generator", (0,), "cannot be pickled: generator", also=("z",)),
         Lost("y", "generator", (1,), "that of process 0 cannot be pickled: generator"),
+        Lost("z", "generator", (1,), "that of process 0 cannot be pickled: generator"),
         Lost("Out[5]", "lock", (0,), "no"),
         Lost("Out[5]", "lock", (1,), "nor here"),
     ]
     assert losses_rows(lost) == [
-        ("y, also in z", "0-1", "cannot be pickled: generator"),
+        ("y and z", "0-1", "cannot be pickled: generator"),
         ("Out[5]", "0-1", "no; nor here"),
     ]
 
