@@ -112,8 +112,8 @@ def timeline_card(timeline: Timeline) -> Card:
         [
             b.Column("process", ">"),
             *(b.Column(KIND_LABELS[k], ">", optional=True) for k in SPAN_KINDS),
-            b.Column("came last", ">", short="last", optional=True),
-            b.Column("delayed others", ">", short="delayed", optional=True),
+            b.Column("last", ">", optional=True),
+            b.Column("delayed", ">", optional=True),
         ],
         [_row(timeline, each) for each in shown],
         more=(len(timeline.processes) - len(shown), "process"),
