@@ -349,7 +349,7 @@ def parse_path(text: str, instead: str = "") -> Path:
 
     Args:
         text: The path.
-        instead: What to do where it is none; by default what pulls the value of an expression.
+        instead: What to do with ``{text}`` where it is none; by default what pulls its value.
 
     Raises:
         UsageError: It is not a name with attributes and literal subscripts. What computes
@@ -374,7 +374,7 @@ def _parsed(text: str, instead: str) -> Path:
         raise UsageError(
             f"{text!r} is not a name, or a name with attributes and literal subscripts such as "
             "`x`, `state.opt['mu']` or `x[..., :3]`. "
-            + (instead or _FOR_AN_EXPRESSION.format(text=repr(text)))
+            + (instead.format(text=text) or _FOR_AN_EXPRESSION.format(text=repr(text)))
         ) from None
     return Path(text.strip(), node.id, tuple(reversed(steps)), tuple(reversed(texts)))
 

@@ -16,7 +16,8 @@ from jaxnb.model.cells import CallRequest
 from jaxnb.session.reach import Reach
 
 _NAME_IT = (
-    "A layout is of what has a name on the processes: `%spmd tree = …`, then `%spmd_layout tree`."
+    "A layout is of what has a name on the processes: `%spmd tree = {text}`, then "
+    "`%spmd_layout tree`."
 )
 
 
