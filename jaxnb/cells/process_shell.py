@@ -175,10 +175,10 @@ def python_lines(error: BaseException) -> list[str]:
 
 def _records(etb: TracebackType, own: Records) -> list[Any]:
     found: list[Any] = []
-    for is_library, group in groupby(_entries(etb), key=_is_of_library):
-        entries = list(group)
+    groups = [(of, list(group)) for of, group in groupby(_entries(etb), key=_is_of_library)]
+    for k, (is_library, entries) in enumerate(groups, 1):
         if is_library:
-            found.extend(_last_of_jax(entries))
+            found.extend(_last_of_jax(entries, calls_user=k < len(groups)))
         else:
             found.extend(own(_chained(entries)))
     return found
@@ -187,15 +187,19 @@ def _records(etb: TracebackType, own: Records) -> list[Any]:
 _OF_JAX = f"{os.sep}jax{os.sep}_src{os.sep}"
 
 
-def _last_of_jax(entries: Sequence[TracebackType]) -> Iterator[LibraryFrame]:
-    """Yields frames of installed modules; of those of JAX that call each other the last one."""
+def _last_of_jax(entries: Sequence[TracebackType], *, calls_user: bool) -> Iterator[LibraryFrame]:
+    """Yields frames of installed modules; of those of JAX that call each other the last one.
+
+    Where JAX calls a function of the user's, as it traces it, not that one either.
+    """
     left_out = 0
     files = [entry.tb_frame.f_code.co_filename for entry in entries]
     for entry, file, following in zip(entries, files, [*files[1:], ""], strict=True):
         if _OF_JAX in file and _OF_JAX in following:
             left_out += 1
         else:
-            yield LibraryFrame(entry.tb_frame, entry.tb_lineno, left_out)
+            is_shown = not (calls_user and _OF_JAX in file and not following)
+            yield LibraryFrame(entry.tb_frame, entry.tb_lineno, left_out, is_shown)
             left_out = 0
 
 
@@ -229,13 +233,15 @@ def _chained(entries: list[TracebackType]) -> TracebackType | None:
 
 
 def cause_first(message: str) -> str:
-    """Returns what XLA says of a callback that has raised, with what that was in its first line.
+    """Returns what XLA says of Python code that has raised, with what that was in its first line.
+
+    It is a callback, or a comparison of static arguments, in which an interrupt may fall too.
 
     XLA puts the whole traceback into its message. Of its frames those are left out that are not of
     cells or of the user's modules. Other messages are returned as they are.
     """
     head, mark, rest = message.partition(_TRACEBACK)
-    if not mark or "callback" not in head:
+    if not mark or not any(each in head for each in ("callback", "comparable using __eq__")):
         return message
     lines = rest.rstrip("\n").splitlines()
     own: list[str] = []
@@ -253,6 +259,8 @@ def cause_first(message: str) -> str:
 def _format_library_frame(frame: LibraryFrame) -> str:
     source = linecache.getline(frame.filename, frame.lineno, frame.frame.f_globals).strip()
     file = compress_user(frame.filename)
+    if not frame.is_shown:
+        return f"    [... {frame.left_out + 1} of JAX]\n"
     before = f"    [... {frame.left_out} more of JAX]\n" if frame.left_out else ""
     said = f"{before}File {file}:{frame.lineno}, in {frame.code.co_qualname}\n"
     return f"{said}----> {frame.lineno} {source}\n" if source else said

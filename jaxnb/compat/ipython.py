@@ -25,11 +25,13 @@ class LibraryFrame:
         frame: The frame.
         lineno: The line that it was at.
         left_out: How many frames before it are not shown.
+        is_shown: Whether it is; else it is the last of those.
     """
 
     frame: FrameType
     lineno: int
     left_out: int = 0
+    is_shown: bool = True
     _sd: None = None
 
     @property

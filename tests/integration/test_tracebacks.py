@@ -88,6 +88,28 @@ def test_frames_of_the_user_are_whole_and_those_of_libraries_short(
     session.run("sys.path.pop(0)")
 
 
+def test_how_jax_calls_the_users_function_is_left_out(session: Session) -> None:
+    code = "@jax.jit\ndef f(a):\n    raise KeyboardInterrupt\nf(1.0)"
+    text = session.run(code, raise_on_error=False).errors[0].traceback
+    assert re.search(r"\n +\[\.\.\. \d+ of JAX\]\n", text)
+    assert text.index("---> 4 f(1.0)") < text.index("of JAX]") < text.index("---> 3 ")
+    assert "/jax/_src/" not in text
+
+
+def test_an_interrupt_while_static_arguments_are_compared_is_said_in_a_line(
+    session: Session,
+) -> None:
+    session.run(
+        "class Key:\n    __hash__ = lambda self: 1\n"
+        "    def __eq__(self, other): raise KeyboardInterrupt\n"
+        "f = jax.jit(lambda key, a: a, static_argnums=0)\nf(Key(), 1.0);"
+    )
+    text = session.run("f(Key(), 1.0)", raise_on_error=False).errors[0].message
+    assert "The error was:\nKeyboardInterrupt" in text
+    assert "/jaxnb/" not in text
+    assert len(text) < 1000
+
+
 def test_jaxnb_is_not_in_it(session: Session) -> None:
     code = "x = spread()\nx.delete()\njax.block_until_ready(jnp.sum(x))"
     with pytest.warns(PitfallWarning, match="`x` is deleted"):
