@@ -169,12 +169,21 @@ def describe_nan(first: FirstNan) -> str:
     )
 
 
+_COPYING = {
+    "jit(_device_put_reshard)": "`jax.device_put`",
+    "jit(_identity_fn)": "`jax.device_put` or a gather",
+}
+"""What the user has called, for computations of JAX's own."""
+
+
 def _computation(found: NanFound) -> str:
+    called = _COPYING.get(found.name)
+    name = f"{called}, {found.name}," if called else found.name
     line = f" at line {found.line}" if found.line is not None else ""
     if len(found.processes) < 2:
-        return f"{found.name}{line} (of {processes_label(found.processes)} alone)"
+        return f"{name}{line} (of {processes_label(found.processes)} alone)"
     number = f"dispatch {found.number} " if found.number else ""
-    return f"{found.name}{line} ({number}over {processes_label(found.processes)})"
+    return f"{name}{line} ({number}over {processes_label(found.processes)})"
 
 
 def _arrays(those: Sequence[NanFound]) -> str:

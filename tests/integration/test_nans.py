@@ -22,6 +22,9 @@ float(total(root(x * 0))), step(x * 1), step(x * 1)
 """
 
 
+IMPORT = "from jax.experimental import multihost_utils as mh\n"
+
+
 @pytest.fixture
 def group(session: Session) -> Session:
     session.run(SET_UP)
@@ -41,6 +44,13 @@ def first(group: Session, code: str, **settings: Any) -> FirstNan:
 def test_in_a_loop_the_name_is_that_of_its_turn(group: Session) -> None:
     found = first(group, "for k in range(4): state = {'r': root(x - k)}")
     assert {each.outputs[0].name for each in found.found.values()} == {"state['r']"}
+
+
+def test_a_copy_is_called_as_the_user_has_called_it(group: Session) -> None:
+    group.run("bad = root(x)")
+    for code in ("y = jax.device_put(bad, whole)", "mh.process_allgather(bad, tiled=True);"):
+        assert "came out of `jax.device_put`" in str(first(group, IMPORT + code))
+        assert "at line 2 (dispatch 1" in str(first(group, IMPORT + code))
 
 
 def test_where_it_is_made(group: Session) -> None:
