@@ -381,7 +381,7 @@ def re_forming() -> Iterator[Row]:
     yield from both(
         "re-forming", "mismatch: some ranks", "", "process {other} does not have it either"
     )
-    told = ("`odd`", "its replicas differ by process")
+    told = ("  odd  ", "its replicas differ by process")
     yield from both("re-forming", "mismatch: replicas", "", *told)
 
 
