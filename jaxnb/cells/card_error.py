@@ -215,13 +215,35 @@ def _body(
 
 def _messages_text(group: ErrorGroup) -> str:
     """Returns what each process said, of those that raised at one place."""
-    said = list(group.messages.items())
+    said = list(group.messages)
     more = len(said) - MOST_LINES
-    lines = [
-        f"{processes_label(who)}: {middle(strip_ansi(message), MOST_SAID)}"
-        for who, message in said[:MOST_LINES]
-    ]
+    texts = _where_they_differ([*group.messages.values()][:MOST_LINES])
+    lines = [f"{processes_label(who)}: {text}" for who, text in zip(said, texts, strict=False)]
     return "\n".join([*lines, *([f"… {format_count(more)} more"] if more > 0 else [])])
+
+
+def _where_they_differ(messages: Sequence[str]) -> list[str]:
+    """Returns messages, each on a line; of long ones what differs, and some words around it."""
+    flat = [" ".join(strip_ansi(each).split()) for each in messages]
+    if max(map(len, flat)) <= 2 * WIDTH:
+        return flat
+    same = _alike(flat)
+    start = flat[0].rfind(" ", 0, max(0, same - _AROUND_CHARS)) + 1
+    after = max(0, _alike([each[same:][::-1] for each in flat]) - _AROUND_CHARS)
+    end = len(flat[0]) - flat[0].find(" ", len(flat[0]) - after) if after else 0
+    return [
+        middle(f"{'…' * bool(start)}{each[start : len(each) - end]}{'…' * bool(end)}", MOST_SAID)
+        for each in flat
+    ]
+
+
+_AROUND_CHARS = 30
+
+
+def _alike(texts: Sequence[str]) -> int:
+    """Returns how many characters at the beginning are the same."""
+    columns = zip(*texts, strict=False)
+    return next((k for k, each in enumerate(columns) if len({*each}) > 1), min(map(len, texts)))
 
 
 def refusal_text(result: CellResult, error: ProcessError) -> str:

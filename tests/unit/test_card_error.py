@@ -25,6 +25,21 @@ from jaxnb.model.dispatches import (
 from support.cards import Tags, cell
 
 
+def test_of_long_messages_what_differs_is_said_of_each_process():
+    def raised(size: int) -> ProcessError:
+        message = f"{'Before. ' * 20}The size of this dimension is {size} of all.{' After.' * 20}"
+        shown = f"Cell In[1], line 2\n\nValueError: {message}"
+        return ProcessError("ValueError", message, shown, shown, 2)
+
+    result = cell([None] * 3, errors={i: raised(10 + i) for i in range(3)}, seconds=[0.1] * 3)
+    text = card_error.error_card(result).text
+    flat = " ".join(text.split())
+    for i in range(3):
+        size = f"…The size of this dimension is {10 + i} of all. After. After."
+        assert f"process {i}: {size}" in flat
+    assert flat.count("Before. The size") == 1
+
+
 def test_one_raise_that_says_something_else_on_each_process_is_one_error():
     def raised(message: str, line: int = 2) -> ProcessError:
         shown = f"Cell In[1], line {line}\n\nValueError: {message}"
