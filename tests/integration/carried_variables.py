@@ -221,7 +221,7 @@ CHECKS = {
     "what is not made in what fails": "'not here' in raised(lambda: late[0][0])",
     "a lost iterator": "raised(lambda: next(state['loader'])).startswith(\"`state['loader'\")",
     "a lost array": "'tracer' in raised(lambda: leak[0] + 1)",
-    "a lost object": "raised(lambda: lock.acquire()).startswith('`lock` (lock) was not carried')",
+    "a lost object": "raised(lambda: lock.acquire()).startswith('`lock` (lock, also in')",
     "what cannot be made here": "'not here' in raised(lambda: fails['it'].a)",
 }
 
