@@ -230,7 +230,8 @@ def _where_they_differ(messages: Sequence[str]) -> list[str]:
     same = _alike(flat)
     start = flat[0].rfind(" ", 0, max(0, same - _AROUND_CHARS)) + 1
     after = max(0, _alike([each[same:][::-1] for each in flat]) - _AROUND_CHARS)
-    end = len(flat[0]) - flat[0].find(" ", len(flat[0]) - after) if after else 0
+    word = flat[0].find(" ", len(flat[0]) - after)
+    end = len(flat[0]) - word if word >= 0 else 0
     return [
         middle(f"{'…' * bool(start)}{each[start : len(each) - end]}{'…' * bool(end)}", MOST_SAID)
         for each in flat
