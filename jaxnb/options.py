@@ -110,7 +110,7 @@ def one_of_nans(asked: object) -> CheckNans:
     raise UsageError(f"`check_nans` is False, True or 'inf', not {asked!r}. Nothing was run.")
 
 
-def process_indices(ranks: Iterable[int] | None, num_processes: int) -> list[int]:
+def process_indices(ranks: Iterable[int] | int | None, num_processes: int) -> list[int]:
     """Returns the process indices that ``ranks`` names, all for None, ascending.
 
     Raises:
@@ -118,7 +118,7 @@ def process_indices(ranks: Iterable[int] | None, num_processes: int) -> list[int
     """
     if ranks is None:
         return list(range(num_processes))
-    indices = sorted(set(ranks))
+    indices = [ranks] if isinstance(ranks, int) else sorted(set(ranks))
     unknown = [i for i in indices if not 0 <= i < num_processes]
     if unknown or not indices:
         raise UsageError(

@@ -210,7 +210,7 @@ class Session(Transfers):
         self,
         code: str,
         *,
-        ranks: Iterable[int] | None = None,
+        ranks: Iterable[int] | int | None = None,
         timeout: float | None = None,
         raise_on_error: bool = True,
         check: CheckMode | None = None,
@@ -233,7 +233,7 @@ class Session(Transfers):
 
         Args:
             code: The cell: Python, magics, ``!`` commands, top-level ``await``.
-            ranks: The process indices to run on; all by default.
+            ranks: The process indices to run on, or one; all by default.
             timeout: Seconds after which the cell is interrupted.
             raise_on_error: Raise if a process raised; else the result says so.
             check: Overrides the session's ``check`` for this cell.

@@ -86,7 +86,9 @@ class Transfers(Layouts):
         sentinels = self._life.require_sentinels()
         return device_rows(sentinels, lambda: self.processes, brief=brief, silent=NO_ANSWER)
 
-    def pull(self, name: str, *, ranks: Iterable[int] | None = None, lazy: bool = True) -> Any:
+    def pull(
+        self, name: str, *, ranks: Iterable[int] | int | None = None, lazy: bool = True
+    ) -> Any:
         """Brings a value from the processes to the notebook.
 
         Every ``jax.Array`` in it becomes a :class:`jaxnb.GatheredArray`, whose data
@@ -104,7 +106,7 @@ class Transfers(Layouts):
             name: A name on the processes, with attributes and literal subscripts:
                 ``"x"``, ``"state.opt['mu']"``, ``"x[..., :3]"``. Of a slice only what it
                 takes is moved.
-            ranks: The processes to ask; all by default.
+            ranks: The processes to ask, or one; all by default.
             lazy: ``False`` brings the data of all arrays at once.
 
         Returns:
@@ -127,7 +129,7 @@ class Transfers(Layouts):
         *,
         spec: Any = None,
         mesh: str | None = None,
-        ranks: Iterable[int] | None = None,
+        ranks: Iterable[int] | int | None = None,
         **values: Any,
     ) -> None:
         """Binds values of the notebook to names on the processes: on all of them, or on none.
@@ -145,7 +147,7 @@ class Transfers(Layouts):
                 ``(("data", "model"), None)`` splits one dimension by two axes. Or dicts and
                 lists of specs in the shape of the value. None with a mesh: replicated.
             mesh: Name of a mesh on the processes; by default the one there is.
-            ranks: The processes to push to; all by default. Not with a spec or a mesh.
+            ranks: The processes to push to, or one; all by default. Not with a spec or a mesh.
             values: Name to value. A :class:`~jaxnb.cells.result.PerProcess` gives each process
                 its own.
 
@@ -170,7 +172,7 @@ class Transfers(Layouts):
         *,
         spec: Any = None,
         mesh: str | None = None,
-        ranks: Iterable[int] | None = None,
+        ranks: Iterable[int] | int | None = None,
     ) -> None:
         """Binds values to names on the processes, as :meth:`push` does; any name is possible.
 
@@ -321,7 +323,7 @@ def _names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _require_pushable(
-    values: Mapping[str, Any], spec: Any, mesh: Any, ranks: Iterable[int] | None
+    values: Mapping[str, Any], spec: Any, mesh: Any, ranks: Iterable[int] | int | None
 ) -> None:
     if not values:
         raise UsageError("Nothing to push. Type e.g. `spmd.push(x=array, spec=('data',))`.")

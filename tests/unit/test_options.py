@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jaxnb.errors import UsageError
 from jaxnb.launch import host
 from jaxnb.launch.placement import place
-from jaxnb.options import StartOptions, launcher_of, suggest
+from jaxnb.options import StartOptions, launcher_of, process_indices, suggest
 from jaxnb.session.starting import Starter
 
 
@@ -36,6 +36,16 @@ def test_counts_are_whole_numbers(value: Any) -> None:
     with pytest.raises(UsageError, match="must be a whole number") as raised:
         StartOptions(num_processes=value)
     assert repr(value) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "indices"), [(None, [0, 1, 2, 3]), (2, [2]), ((3, 0, 3), [0, 3]), (range(2), [0, 1])]
+)
+def test_ranks_are_one_or_several_or_all(ranks: Any, indices: list[int]) -> None:
+    assert process_indices(ranks, 4) == indices
+    for wrong in (4, -1, [], [0, 4]):
+        with pytest.raises(UsageError):
+            process_indices(wrong, 4)
 
 
 @pytest.mark.parametrize(
