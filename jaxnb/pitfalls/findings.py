@@ -165,7 +165,7 @@ def describe_nan(first: FirstNan) -> str:
     where = ". And of ".join(parts)
     return (
         f"The first {' or '.join(what)} of {cell_label(first.cell)} came out of {where}. "
-        f"{origin}{later} It did not stop {the_cell()}."
+        f"{origin}{later} By itself it does not stop {the_cell()}."
     )
 
 

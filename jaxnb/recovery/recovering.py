@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxnb.display.blocks import Column, Note, Table
@@ -266,6 +266,13 @@ class Recovery:
             given, missing = common(channel, paths.keys())
             taken |= saver.fill(paths, given, missing)
         lost = lost_here(told.lost, before.num_processes, saver.num_processes)
+        # What all others have lost, and is the same on all, is lost on those that they gave it to.
+        lost = [
+            replace(each, processes=tuple(sorted({*each.processes, *died})))
+            if set(paths) <= set(each.processes) and each.variable not in missing
+            else each
+            for each in lost
+        ]
         lost += messages.losses({i: answer.lost for i, answer in taken.items()})
         old = {each.path for each in lost if each.is_old and set(paths) <= set(each.processes)}
         known: dict[str, set[int]] = {}

@@ -79,6 +79,7 @@ def test_one_of_three(group: Session, which: int) -> None:
     assert new.process_index == which
     assert recovered.died == (which,)
     assert without_replica(recovered) == {"x"}
+    assert {e.processes for e in recovered.lost if e.path == "x"} == {tuple(range(PROCESSES))}
     assert missing(recovered, which) == {"mine": "differs by process"}
     assert {"w", "state", "f", "mesh", "n", "make", "math"} <= set(recovered.given)
     assert "alias" not in recovered.given

@@ -120,7 +120,7 @@ def test_dispatches_have_an_order_whatever_the_clocks_say() -> None:
     assert str(first) == (
         "The first NaN of cell [7] came out of jit(f) at line 5 (dispatch 2 over processes 0-3): "
         "output 1 float32[8] at [3] on processes 1-2. No argument had one: that computation made "
-        "it. Later also on processes 0,3. It did not stop the cell."
+        "it. Later also on processes 0,3. By itself it does not stop the cell."
     )
 
 
