@@ -215,6 +215,8 @@ def gone_label(reason: GoneReason, axes: Sequence[str] = ()) -> str:
             f"is unreduced over mesh axes {', '.join(axes)}, so each device holds only a partial "
             "sum (`jax.reshard` adds them up)"
         )
+    if reason == "ref":
+        return "is a ref on one device, which may have been written to since"
     if reason == "deleted":
         return "was deleted since, or donated to a computation"
     return "was replaced or dropped since"

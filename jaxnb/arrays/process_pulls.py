@@ -18,7 +18,7 @@ from jaxnb.arrays.lost import LostArray, text_of
 from jaxnb.arrays.process_describe import NotATreeError, require_tree, unreduced_axes
 from jaxnb.arrays.process_packing import Package, is_array, is_spread
 from jaxnb.arrays.regions import Path, Piece, Region, parse_path, pieces, view
-from jaxnb.compat.jax_arrays import array_of_ref_now, data_of
+from jaxnb.compat.jax_arrays import array_of_ref_now, data_of, is_deleted, is_of_ref
 from jaxnb.errors import JaxnbError
 from jaxnb.model.arrays import (
     ArrayInfo,
@@ -26,6 +26,7 @@ from jaxnb.model.arrays import (
     ExposeRequest,
     Exposure,
     Gone,
+    GoneReason,
     LayoutReply,
     MemoryPass,
     NotFound,
@@ -197,8 +198,9 @@ def expose(process: ThisProcess, request: ExposeRequest) -> Exposed | Gone:
     sources, boxes = [], []
     for part in request.parts:
         array = HELD.get(request.holder, part.array)
-        if array is None or array.is_deleted():
-            return Gone(process.index, part.array, "dropped" if array is None else "deleted")
+        if array is None or is_deleted(array):
+            why = HELD.why_gone(request.holder, part.array)
+            return Gone(process.index, part.array, why if array is None else "deleted")
         if axes := unreduced_axes(array.sharding):  # its elements are sums over devices
             return Gone(process.index, part.array, "unreduced", axes)
         sources.append((part.array, part.device_id))
@@ -298,6 +300,10 @@ def _nothing() -> None:
     """Refers to an array that is gone."""
 
 
+def _written() -> None:
+    """Refers to an array that may have been written to: nothing would tell."""
+
+
 def _reference(array: jax.Array) -> Callable[[], jax.Array | None]:
     """Returns a weak reference to an array as long as its data are those of now.
 
@@ -306,6 +312,8 @@ def _reference(array: jax.Array) -> Callable[[], jax.Array | None]:
     data = data_of(array)
     if data is None:
         return weakref.ref(array)
+    if is_of_ref(array) and array.sharding.num_devices == 1:  # the data are the array itself
+        return _written
     of_array, of_data = weakref.ref(array), weakref.ref(data)
 
     def get() -> jax.Array | None:
@@ -338,6 +346,11 @@ class HeldArrays:
         """Returns an array, which may be deleted; None if the process has dropped it."""
         references = self._holders.get(holder, ())
         return references[index]() if index < len(references) else None
+
+    def why_gone(self, holder: str, index: int) -> GoneReason:
+        """Returns why :meth:`get` has returned None."""
+        references = self._holders.get(holder, ())
+        return "ref" if _written in references[index : index + 1] else "dropped"
 
     def alive(self) -> dict[str, tuple[jax.Array | None, ...]]:
         """Returns the arrays that the process still has, each in its place."""

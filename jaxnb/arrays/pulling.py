@@ -111,7 +111,7 @@ class Puller:
                     array.keep(found)
         apart = pull_text(path.text, of_different_arrays(path.text, packed))
         for array in arrays:
-            if said := refusals.replicas_text(path.text, array.info):
+            if said := refusals.replicas_text(array._key, array.info):
                 warnings.warn(said, ReplicasDifferWarning, stacklevel=levels_to_caller())
             elif array.info.suspect and not apart:
                 said = f"`{path.text}` {array.info.suspect}."
@@ -206,7 +206,9 @@ class Puller:
         try:
             if agree(packed.values()):
                 return self._agreed(channel, path, packed, arrays), arrays
-            refusals.require_one_shape(path.text, packed)
+            refusals.require_one_layout(
+                path.without(next(iter(packed.values())).subscripts), packed
+            )
             found: dict[int, Any] = {}
             for those in alike(packed):
                 value = self._agreed(channel, path, {i: packed[i] for i in those}, arrays)

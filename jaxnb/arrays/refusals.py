@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 from jaxnb.arrays.blocks import Index, differing, index_label
@@ -61,13 +62,15 @@ def require_memory_for_push(
         )
 
 
-def replicas_text(name: str, array: ArrayInfo) -> str:
+def replicas_text(key: ArrayKey, array: ArrayInfo) -> str:
     """Returns what is to be said of an array whose replicas differ; empty if none do."""
     parts = differing(array)
     if not parts:
         return ""
+    kind = type_label(array.dtype, array.shape)
+    which = f"array {key.index} of `{key.name}` ({kind})" if key.is_part else f"`{key.name}`"
     return (
-        f"The replicas of `{name}` differ in {plural(len(parts), 'part')}, the first "
+        f"The replicas of {which} differ in {plural(len(parts), 'part')}, the first "
         f"{index_label(parts[0].index)}: {parts[0].holders_label}. JAX takes them to be "
         "equal and never checks. The pull has the first replica of each; `.shards[i].data` is what "
         "one device has."
@@ -105,8 +108,10 @@ def lost_text(
     advice = "Slices of the other parts can still be pulled. "
     if holders & set(able):
         advice += (
-            f"Pull the array by its own name, `{key.name}[…]`, from all processes, or rebind it "
-            "in one cell."
+            f"`{key.name}` differs by process, so its arrays were not put together: pull the array "
+            f"by its own path, from all processes."
+            if key.is_part
+            else f"Pull `{key.name}` from all processes, or rebind it in one cell."
         )
     elif holders - set(able) - in_cells.keys():
         advice += "`%spmd_recover` replaces dead processes; what only they held is lost."
@@ -150,24 +155,29 @@ def require_not_deleted(wanted: Sequence[Wanted]) -> None:
             )
 
 
-def require_one_shape(name: str, packed: Mapping[int, Packed]) -> None:
-    """Refuses an array that spans processes, and has another shape on some of them.
+def require_one_layout(name: str, packed: Mapping[int, Packed]) -> None:
+    """Refuses an array that some of the processes it spans have otherwise.
+
+    Arrays of processes that share none, such as those of several meshes, are several.
 
     Raises:
         UsageError: The text says which process has which.
     """
-    types: dict[str, list[int]] = {}
+    who: dict[str, list[int]] = {}
+    spanned: dict[str, set[int]] = {}
     for index, each in packed.items():
-        if not each.is_array or each.arrays[0].fully_addressable:
+        if not each.is_array:
             return
-        types.setdefault(type_label(each.arrays[0].dtype, each.arrays[0].shape), []).append(index)
-    if len(types) > 1:
-        shapes = ", ".join(f"{kind} on {processes_label(who)}" for kind, who in types.items())
+        array = each.arrays[0]
+        label = f"{type_label(array.dtype, array.shape)} {array.spec or ''}".rstrip()
+        who.setdefault(label, []).append(index)
+        spanned.setdefault(label, set()).update(s.process_index for s in array.shards)
+    if any(one & other for one, other in combinations(spanned.values(), 2)):
+        has = ", ".join(f"{label} on {processes_label(those)}" for label, those in who.items())
         raise UsageError(
-            f"`{name}` spans the processes, and it has different shapes on them: {shapes}. It is "
-            "not one array, so nothing was moved. Make it again with one global shape on all. To "
-            f"see what each process holds: `%spmd parts = [np.asarray(s.data) for s in {name}"
-            ".addressable_shards]`, then `%spmd_pull parts`."
+            f"`{name}` spans processes, and is not the same on them: {has}. It is not one array, "
+            "so nothing was moved. Make it again with one global shape and sharding on all. "
+            f"`%spmd [s.data for s in {name}.addressable_shards]` shows what each process holds."
         )
 
 
@@ -184,8 +194,8 @@ def require_there(wanted: Sequence[Wanted], answers: Mapping[int, Any]) -> None:
     who = processes_label([each.process_index for each in those if each.reason == gone.reason])
     key = next(each.key for each in wanted if each.key.index == gone.array)
     # Of one that was deleted, or is unreduced, nothing else is to be had.
-    is_there = key.path and gone.reason == "dropped"
-    again = f"; `spmd.pull({key.path!r})` has what is there now" if is_there else ""
+    is_there = key.path and gone.reason in ("dropped", "ref")
+    again = f"; `spmd.pull({key.path!r}, lazy=False)` has what is there now" if is_there else ""
     raise ArrayGoneError(
         f"{capitalized(whose(key))} {gone_label(gone.reason, gone.axes)} on {who}, and its data "
         f"had not been pulled. Nothing was moved{again}."

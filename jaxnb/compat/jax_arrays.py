@@ -242,9 +242,19 @@ def array_of_ref_now(value: Any) -> Any:
     was written to: it is made to forget them.
     """
     array = array_of_ref(value)
-    of_words = getattr(array, "_base_array", array)
-    getattr(of_words, "__dict__", {}).pop("addressable_shards", None)
+    own = getattr(getattr(array, "_base_array", array), "__dict__", {})
+    own.pop("addressable_shards", None)
+    if array is not None:
+        own[_OF_REF] = True
     return array
+
+
+_OF_REF = "_jaxnb_of_ref"
+
+
+def is_of_ref(array: Any) -> bool:
+    """Whether :func:`array_of_ref_now` has returned an array: it may be written to."""
+    return _OF_REF in getattr(getattr(array, "_base_array", array), "__dict__", {})
 
 
 def host_words(array: Any) -> Any:

@@ -304,9 +304,9 @@ class Exposed:
         return any(isinstance(part, Exposure) for _, _, part in self.data)
 
 
-GoneReason = Literal["dropped", "deleted", "unreduced"]
-"""Why an array cannot be read: no name holds it any more; it was deleted or donated; each device
-has a summand of it only."""
+GoneReason = Literal["dropped", "deleted", "ref", "unreduced"]
+"""Why an array cannot be read: no name holds it any more; it was deleted or donated; a ref
+on one device may have been written to; each device has a summand of it only."""
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,13 @@ def test_replicas_that_differ(session: Session) -> None:
     assert [w.filename for w in caught] == [__file__]
     assert_same(array, np.zeros((4, 3), np.float32))
     assert_same(array.shards[-1].data, np.ones((4, 3), np.float32))
+    session.run(
+        "t = {'ok': replicas(P(), 0), 'a': x, 'b': replicas(P(), x.shape[0] + process_index // 2)}"
+    )
+    with pytest.warns(ReplicasDifferWarning) as caught:
+        session.pull("t")
+    said = [str(each.message).partition(" differ")[0] for each in caught]
+    assert said == [f"The replicas of array {k} of `t` (float32[4,3])" for k in (1, 2)]
 
 
 LARGE = MESH + "x = make((1024, 512), 'data', 'model');"
@@ -83,7 +90,7 @@ def test_an_array_that_was_replaced_is_still_what_it_was(session: Session) -> No
     session.run("del old")
     assert_same(array, whole((1024, 512)))
     with pytest.raises(ArrayGoneError, match=(
-        r"`x` was replaced or dropped since on process.*`spmd.pull\('x'\)` has what is there"
+        r"`x` was replaced or dropped since on process.*pull\('x', lazy=False\)` has what is there"
     )):  # fmt: skip
         other[0]
     session.run("del x")
@@ -133,7 +140,10 @@ def test_values_that_differ(session: Session) -> None:
     mixed = session.pull("mixed")
     assert mixed[1]["r"] == 1
     assert_same(mixed[1]["x"][2:4], whole((8, 6))[2:4])  # its own part
-    with pytest.raises(JaxnbError, match="Pull the array by its own name"):
+    with pytest.raises(
+        JaxnbError,
+        match="differs by process, so its arrays were not put together: pull the array by",
+    ):
         np.asarray(mixed[1]["x"])
     assert_same(session.pull("mixed['x']"), whole((8, 6)))
 
@@ -144,13 +154,35 @@ def test_an_array_of_other_shapes_on_some_processes(session: Session) -> None:
         "x = jax.make_array_from_process_local_data(rows, np.ones(2 + 2 * (process_index == 2)))"
     )
     with pytest.raises(UsageError, match=(
-        r"different shapes on them: float32\[8\] on processes 0-1,3, float32\[16\] on process 2"
+        r"float32\[8\] P\('d'\) on processes 0-1,3, float32\[16\] P\('d'\) on process 2"
     )) as caught:  # fmt: skip
-        session.pull("x")
-    found = re.search(r"`%spmd (parts = .*?)`, then", str(caught.value))
+        session.pull("x[:2]")
+    found = re.search(r"`%spmd (.*?)` shows", str(caught.value))
     assert found is not None
-    session.run(found[1])
-    assert [np.concatenate(session.pull("parts")[i]).size for i in ALL] == [2, 2, 4, 2]
+    parts = session.run(found[1]).per_process
+    assert [np.concatenate(parts[i].value).size for i in ALL] == [2, 2, 4, 2]
+    # Of several meshes each has its own: no process knows of two.
+    session.run(
+        "r = process_index\nown = [d for d in jax.devices() if d.process_index // 2 == r // 2]\n"
+        "stage = jax.make_array_from_callback((4 + 4 * (r // 2),),"
+        " NamedSharding(jax.sharding.Mesh(own, 'p'), P('p')), lambda i: np.arange(8.0)[i])"
+    )
+    stages = session.pull("stage", lazy=False)
+    assert [np.asarray(stages[i]).size for i in ALL] == [4, 4, 8, 8]
+
+
+def test_a_ref_on_one_device_is_not_read_after_a_write(session: Session) -> None:
+    """JAX's array of it is the same one before and after."""
+    session.run("ref = jax.new_ref(jnp.zeros(1 << 19)); small = jax.new_ref(jnp.zeros(4))")
+    at_once, later = session.pull("ref", lazy=False), session.pull("ref")
+    small = session.pull("small")
+    session.run("ref[...] = jnp.ones(1 << 19)\nsmall[...] = jnp.ones(4)")
+    assert np.asarray(at_once).max() == 0
+    assert_same(small, np.zeros(4, np.float32))
+    with pytest.raises(
+        ArrayGoneError, match="is a ref on one device, which may have been written to since"
+    ):
+        np.asarray(later)
 
 
 def test_part_of_a_global_array(session: Session) -> None:

@@ -318,7 +318,7 @@ def pull() -> Iterator[Row]:
     yield from _moving("pull", "`faulty` was pulled")
     alone = ("`faulty` on process {which} cannot be pulled", "{others}: had finished")
     yield from both("pull", "deadlock: collective", "JaxnbError", *alone)
-    shapes = ("float32[{x}] on {others}", "float32[{long}] on process {which}")
+    shapes = ("float32[{x}] ", "float32[{long}] ", " on process {which}")
     yield from both("pull", "mismatch: shape", "UsageError", *shapes)
     yield from both(
         "pull",
