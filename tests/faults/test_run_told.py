@@ -59,6 +59,7 @@ def told(text: str) -> set[str]:
     """Returns what is told, without tracebacks and times: who raised what, and each sentence."""
     text = re.sub(r"line (\d+) of script\.py", r"script.py:\1", text)
     text = re.sub(r"/\S*/(?=script\.py:)", "", text.replace("jaxnb.errors.", ""))
+    text = re.sub(r"\bFile\s+/\S+:\d+,\s+in\s+\S+", "", text)  # a long path is on a line of its own
     text = re.sub(r"(, first)? · after .*| · line .*|\.? Did you mean: .*", "", text)
     frame = r"[\s-]|Traceback|Cell In|File |\w+ +Trace"
     lines = [re.sub("^jaxnb: ", "", each) for each in text.splitlines()]
