@@ -313,7 +313,7 @@ def host_view(data: jax.Array) -> np.ndarray[Any, Any]:
 
     Raises:
         JaxnbError: The array is unreduced over several devices: nobody holds its elements.
-        RuntimeError: The array was deleted or donated.
+        RuntimeError, ValueError: The array was deleted or donated.
     """
     if dtype_facts(data.dtype).word_shape:
         data = jax.random.key_data(data)  # no computation: the keys' own buffers
