@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from jaxnb.arrays import process_describe
-from jaxnb.arrays.lost import LostArray, text_of
+from jaxnb.arrays.lost import LostArray, LostValue, text_of
 from jaxnb.arrays.process_describe import NotATreeError, require_tree, unreduced_axes
 from jaxnb.arrays.process_packing import Package, is_array, is_spread
 from jaxnb.arrays.regions import Path, Piece, Region, parse_path, pieces, view
@@ -79,7 +79,7 @@ def find(path: Path, namespace: Mapping[str, Any], *, only_plain: bool = False) 
             raise NotFoundError(
                 f"has no `{path.text}` ({type(error).__name__}: {error})"
             ) from error
-    if type(value) is LostArray:  # in a container it comes, beside what is not lost
+    if issubclass(type(value), LostValue):  # in a container it comes, beside what is not lost
         raise LostError(f"has lost `{path.text}`: {'. '.join(text_of(value)).rstrip('.')}")
     return value, 0
 

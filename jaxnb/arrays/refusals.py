@@ -163,22 +163,31 @@ def require_one_layout(name: str, packed: Mapping[int, Packed]) -> None:
     Raises:
         UsageError: The text says which process has which.
     """
-    who: dict[str, list[int]] = {}
+    if not all(each.is_array for each in packed.values()):
+        return
+    arrays = {index: each.arrays[0] for index, each in packed.items()}
     spanned: dict[str, set[int]] = {}
-    for index, each in packed.items():
-        if not each.is_array:
-            return
-        array = each.arrays[0]
-        label = f"{type_label(array.dtype, array.shape)} {array.spec or ''}".rstrip()
-        who.setdefault(label, []).append(index)
-        spanned.setdefault(label, set()).update(s.process_index for s in array.shards)
+    for array in arrays.values():
+        spanned.setdefault(_laid(array), set()).update(s.process_index for s in array.shards)
     if any(one & other for one, other in combinations(spanned.values(), 2)):
-        has = ", ".join(f"{label} on {processes_label(those)}" for label, those in who.items())
         raise UsageError(
-            f"`{name}` spans processes, and is not the same on them: {has}. It is not one array, "
+            f"`{name}` {other_layouts(arrays)}. It is not one array, "
             "so nothing was moved. Make it again with one global shape and sharding on all. "
             f"`%spmd [s.data for s in {name}.addressable_shards]` shows what each process holds."
         )
+
+
+def other_layouts(arrays: Mapping[int, ArrayInfo]) -> str:
+    """Returns how one array is another on processes, as what follows its name."""
+    who: dict[str, list[int]] = {}
+    for index, array in arrays.items():
+        who.setdefault(_laid(array), []).append(index)
+    has = ", ".join(f"{label} on {processes_label(those)}" for label, those in who.items())
+    return f"spans processes, and is not the same on them: {has}"
+
+
+def _laid(array: ArrayInfo) -> str:
+    return f"{type_label(array.dtype, array.shape)} {array.spec or ''}".rstrip()
 
 
 def require_there(wanted: Sequence[Wanted], answers: Mapping[int, Any]) -> None:

@@ -318,7 +318,7 @@ def unequal_names_card(result: CellResult) -> Card:
     return card_of(
         Note(capitalized(said)),
         Table(columns, rows[:_MOST_ROWS], more=(len(rows) - _MOST_ROWS, "row")),
-        Note(provenance.how_to_go_on(result.cell, names).strip()),
+        Note(provenance.how_to_go_on(names).strip()),
         Either([Fold(Facts(["How they were made"]), [Note(provenance.names_text(names))])]),
         tone="warn",
     )

@@ -196,7 +196,9 @@ def _summary(
         only = ""
         if not all(blocks):
             has = middle(_without_names(text), MAX_CHARS)
-            only = f" Only {labels[0] if blocks[0] else labels[1]} has `{has}` there."
+            k = 0 if blocks[0] else 1
+            verb = "has" if len(who[k]) == 1 else "have"
+            only = f" Only {labels[k]} {verb} `{has}` there."
         return (
             f"The programs differ first{_at(known[0][0].source)}{_code(known[0][0])}.{only}{TRACED}"
         )

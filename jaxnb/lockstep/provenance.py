@@ -10,8 +10,8 @@ from jaxnb.model.dispatches import Argument, Difference, Made
 from jaxnb.model.scripts import cell_label, in_notebook
 
 _MENDS = (
-    " Rerun the cell that defines it on all processes, from the start or a checkpoint, or push a "
-    "value."
+    " Bind it to one array, in one cell on all processes, from the start or a checkpoint, or push "
+    "a value."
 )
 
 SAME_SHAPE = (
@@ -206,7 +206,7 @@ def unequal_names_text(
         has_ended_alike: Whether it ended on all processes without an error or an interrupt.
     """
     heading = unequal_names_heading(cell, differences, has_ended_alike=has_ended_alike)
-    return f"{heading} {names_text(differences)}{how_to_go_on(cell, differences)}"
+    return f"{heading} {names_text(differences)}{how_to_go_on(differences)}"
 
 
 def unequal_names_heading(
@@ -220,15 +220,12 @@ def unequal_names_heading(
     return f"{cell_label(cell)} {how}."
 
 
-def how_to_go_on(cell: int, differences: Sequence[Difference]) -> str:
+def how_to_go_on(differences: Sequence[Difference]) -> str:
     """Returns which step all have completed, where that is known, and what to do after a cell."""
     types = ({each.type for _, each in diff.sides if each} for diff in differences)
     if all(map(_other_shapes, differences)) and all(len(each) > 1 for each in types):
         return f" {SAME_SHAPE}"
-    mends, sides = in_notebook(_MENDS), (side for each in differences for _, side in each.sides)
-    if all(side and (side.made.kind, side.made.cell) == ("created", cell) for side in sides):
-        mends = mends.replace(" that defines it", "")
-    return f"{_last_common_step(differences)}{mends}"
+    return f"{_last_common_step(differences)}{in_notebook(_MENDS)}"
 
 
 def _last_common_step(differences: Sequence[Difference]) -> str:

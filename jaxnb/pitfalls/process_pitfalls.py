@@ -231,7 +231,7 @@ class Lowerings:
                 self.kind,
                 code_name,
                 line,
-                f"`{name}` was compiled {plural(len(types), 'time')} at this line"
+                f"`{name}` needed {plural(len(types), 'program')} at this line"
                 f"{_other_types(types)}. Each shape is a program of its own.",
                 _GROWING,
                 subject=name,
@@ -246,7 +246,7 @@ class Lowerings:
                 self.kind,
                 code_name,
                 line,
-                f"`{name}` was compiled {plural(len(types), 'time')} at this line"
+                f"`{name}` needed {plural(len(types), 'program')} at this line"
                 f"{_other_types(types)}.",
                 _OTHER_TYPES if _other_types(types) else _SAME_TYPES,
                 subject=_without_cell(source),

@@ -334,15 +334,16 @@ def losses_rows(lost: Sequence[Lost]) -> list[tuple[str, str, str]]:
     for each in lost:
         is_alias = each.path in first
         by_variable.setdefault(first[each.path] if is_alias else each.variable, []).append(each)
-    rows: dict[tuple[str, str], list[Lost]] = {}
+    rows: dict[tuple[str, str, object], list[Lost]] = {}
     for those in by_variable.values():
         where = ranks_label(sorted({i for each in those for i in each.processes}))
         why = [*dict.fromkeys(each.reason for each in those)]
         # "that of process 0 cannot be pickled" says no more than "cannot be pickled".
         why = [one for one in why if not any(one != o and one.endswith(o) for o in why)]
-        rows.setdefault((where, "; ".join(why)), []).extend(those)
+        also = {name for each in those for name in each.also} - by_variable.keys()
+        rows.setdefault((where, "; ".join(why), frozenset(also)), []).extend(those)
     return [
-        (f"{_paths(e.path for e in those)}{_also(those).rstrip(',')}".replace("`", ""), *row)
+        (f"{_paths(e.path for e in those)}{_also(those).rstrip(',')}".replace("`", ""), *row[:2])
         for row, those in rows.items()
     ]
 

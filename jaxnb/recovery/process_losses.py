@@ -85,7 +85,7 @@ def reason_of(error: BaseException) -> str:
 
 def lost_text(part: Lost) -> str:
     """Returns what has become of a part, as the beginning of a sentence."""
-    also = f", also in {paths_label(part.also)}" if part.also else ""
+    also = f", also in {paths_label(part.also)} until bound again" if part.also else ""
     return f"`{part.path}` ({part.type}{also}) was not carried over: {part.reason}"
 
 

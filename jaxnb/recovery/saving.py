@@ -426,7 +426,9 @@ def why_not(held: Mapping[int, Possession | None]) -> str:
     if len({possession.digest for possession in possessions}) > 1:
         broken = [(i, each.lost[0]) for i, each in held.items() if each is not None and each.lost]
         if broken:
-            return "process {} has lost a part of it, `{}`".format(*min(broken))
+            i, path = min(broken)
+            part = "it" if path.isidentifier() else f"a part of it, `{path}`"
+            return f"process {i} has lost {part}"
         is_drawn = all(each.is_drawn for each in possessions)
         return "a figure is drawn by each process" if is_drawn else "differs by process"
     if len({possession.origins for possession in possessions}) > 1:

@@ -8,7 +8,7 @@ from typing import Any
 from jaxnb.arrays.blocks import parse as parse_spec
 from jaxnb.arrays.layout import ArrayLayout, can_be_pulled, joined
 from jaxnb.arrays.moving import request_for
-from jaxnb.arrays.refusals import missing_error
+from jaxnb.arrays.refusals import missing_error, other_layouts
 from jaxnb.arrays.regions import parse_path
 from jaxnb.errors import UsageError
 from jaxnb.model.arrays import LayoutReply, NotFound
@@ -19,6 +19,13 @@ _NAME_IT = (
     "A layout is of what has a name on the processes: `%spmd tree = {text}`, then "
     "`%spmd_layout tree`."
 )
+
+
+def _how_not(replies: Sequence[LayoutReply]) -> str:
+    arrays = {each.process_index: [array for _, array in each.entries] for each in replies}
+    if any(len(each) != 1 for each in arrays.values()):
+        return ""
+    return f": it {other_layouts({i: each[0] for i, each in arrays.items()})}"
 
 
 class Layouts:
@@ -58,7 +65,8 @@ class Layouts:
                     + (
                         f"Pull it: `spmd.pull({name!r})` has it by process."
                         if can_be_pulled([*replies.values()])
-                        else "They do not fit together: rebind it on all processes in one cell."
+                        else f"They do not fit together{_how_not([*replies.values()])}. Bind it "
+                        "again on all processes in one cell."
                     )
                 )
             found[name] = layout

@@ -167,7 +167,9 @@ def test_what_refers_to_what_cannot_be_made_is_lost_with_it(group: Session) -> N
     (lost,) = group.recover().lost
     assert (lost.path, {*lost.also}) == ("odd", {"kid", "kids"})
     assert group.run("sound").value == [1, 2]
-    with pytest.raises(CellError, match=r"`odd` \(value, also in `kids?` and `kids?`\) was not"):
+    with pytest.raises(
+        CellError, match=r"`odd` \(value, also in `kids?` and `kids?` until bound again"
+    ):
         group.run("kid.parent")
     group.run(CHECK)
 

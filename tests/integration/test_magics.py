@@ -487,7 +487,7 @@ def test_a_background_cell_is_interrupted_for_itself_only(nb: Notebook, gate: An
 def test_pitfalls_stand_under_the_cell_once(nb: Notebook) -> None:
     loop = "%%spmd --ranks 1\nf = jax.jit(lambda a: a * 3)\nfor i in range(8): f(np.ones(i + 1))"
     shown = nb.good(loop)
-    assert "⚠ line 3: `for i in range(8): f(np.ones(i + 1))`\n  `<lambda>` was comp" in shown.text
+    assert "⚠ line 3: `for i in range(8): f(np.ones(i + 1))`\n  `<lambda>` needed 8" in shown.text
     assert "`%spmd_help recompiled`" in shown.text
     assert "<b>line 3: <code>for i in range(8)" in shown.html
     assert "⚠" not in nb.good(loop).text

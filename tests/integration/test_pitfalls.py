@@ -76,16 +76,20 @@ TRIGGERS = {
         (
             "recompiled",
             3,
-            "10 times at this line: argument 1 of 1 was float32[1], then float32[2].",
+            "10 programs at this line: argument 1 of 1 was float32[1], then float32[2].",
         ),
     ),
     "an array that grows": (
         "acc = jnp.ones(1)\nfor i in range(9):\n    acc = jnp.concatenate([acc, acc[:1] * 3]);",
-        ("recompiled", 3, "9 times at this line: argument 1 of 2 was float32[1], then float32[2]."),
+        (
+            "recompiled",
+            3,
+            "9 programs at this line: argument 1 of 2 was float32[1], then float32[2]",
+        ),
     ),
     "a new function in a loop": (
         "for i in range(8):\n    jax.jit(lambda a: a * 2)(1.0)",
-        ("recompiled", 2, "was compiled 8 times"),
+        ("recompiled", 2, "needed 8 programs"),
     ),
     "equal data of 64 bits": (
         "w = np.random.default_rng(0).normal(size=2 * n)\ny = jax.device_put(w, rows)",
@@ -215,7 +219,7 @@ def test_a_line_that_was_told_of_is_not_told_of_in_another_cell(group: Session) 
 
 
 def test_python_is_warned_and_an_error_has_a_note(group: Session) -> None:
-    with pytest.warns(PitfallWarning, match=r"process 1: line 2: `<lambda>` was compiled 8 times"):
+    with pytest.warns(PitfallWarning, match=r"process 1: line 2: `<lambda>` needed 8 programs"):
         result = group.run(LOOP.replace("range(8)", "range(8 * (process_index == 1))"))
     assert [each.kind for each in result.pitfalls] == ["recompiled"]
     with pytest.raises(CellError) as caught:

@@ -250,7 +250,8 @@ def test_variables_of_different_steps_are_a_table_and_how_they_were_made_is_fold
         "  variable  process  holds\n"
         "  x and y   0        made at line 2 by make_array, array 5\n"
         "            1        made at line 2 by make_array, array 4\n"
-        "Rerun the cell on all processes, from the start or a checkpoint, or push a\nvalue.\n"
+        "Bind it to one array, in one cell on all processes, from the start or a\n"
+        "checkpoint, or push a value.\n"
         "2 processes · 0.31 s · error on 0"
     )
     assert "of its shape and dtype there" in card.html.partition("<details>")[2]
