@@ -222,38 +222,34 @@ class Lowerings:
 
     def pitfalls(self, code_name: str) -> list[Pitfall]:
         """Returns them in words."""
-        return self._of_functions(code_name) + self._of_growing(code_name)
-
-    def _of_growing(self, code_name: str) -> list[Pitfall]:
-        """Returns where arrays outside of ``jit`` have grown by one that is joined to them."""
-        return [
-            pitfall(
-                self.kind,
-                code_name,
-                line,
-                f"`{name}` needed {plural(len(types), 'program')} at this line"
-                f"{_other_types(types)}. Each shape is a program of its own.",
-                _GROWING,
-                subject=name,
-            )
-            for (name, line), types in self._joined.items()
-            if len(types) >= COMPILATIONS and any(map(_grows, zip(*types, strict=False)))
-        ]
-
-    def _of_functions(self, code_name: str) -> list[Pitfall]:
-        return [
-            pitfall(
-                self.kind,
-                code_name,
-                line,
-                f"`{name}` needed {plural(len(types), 'program')} at this line"
-                f"{_other_types(types)}.",
-                _OTHER_TYPES if _other_types(types) else _SAME_TYPES,
-                subject=_without_cell(source),
-            )
+        functions = [
+            self._told(code_name, name, line, types, _without_cell(source))
             for (name, source, line), types in self._types.items()
             if len(types) >= COMPILATIONS
         ]
+        growing = [
+            self._told(code_name, name, line, types, name, is_joined=True)
+            for (name, line), types in self._joined.items()
+            if len(types) >= COMPILATIONS and any(map(_grows, zip(*types, strict=False)))
+        ]
+        return functions + growing
+
+    def _told(
+        self,
+        code_name: str,
+        name: str,
+        line: int | None,
+        types: Sequence[tuple[str, ...]],
+        subject: str,
+        *,
+        is_joined: bool = False,
+    ) -> Pitfall:
+        other = _other_types(types)
+        said = f"`{name}` needed {plural(len(types), 'program')} at this line{other}."
+        advice = _OTHER_TYPES if other else _SAME_TYPES
+        if is_joined:
+            said, advice = f"{said} Each shape is a program of its own.", _GROWING
+        return pitfall(self.kind, code_name, line, said, advice, subject=subject)
 
 
 _GROWING = (
