@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from jaxnb.arrays.blocks import total_bytes
 from jaxnb.arrays.card_array import array_facts, array_notes, array_pictures, array_type
-from jaxnb.arrays.lost import PerProcess
+from jaxnb.arrays.lost import PerProcess, Record, class_of
 from jaxnb.arrays.pictures import preview_text
 from jaxnb.display.blocks import Cell, Column, Either, Facts, Note, Pre, Progress, Row, Table
 from jaxnb.display.card import Card, by_process_block, card_of
@@ -82,8 +84,9 @@ def type_of(value: Any) -> str:
         return f"{' or '.join(sorted(kinds))} by process"
     if isinstance(value, _SHOWN):
         return f"{type(value).__name__} {one_line(repr(value), _SHORT)}"
-    count = len({id(leaf) for leaf in leaves(value)})
-    return type(value).__name__ + (f" of {plural(count, 'array')}" if count else "")
+    kind = f"{class_of(value)} as a record" if isinstance(value, Record) else type(value).__name__
+    count = len(leaves(value))
+    return kind + (f" of {plural(count, 'array')}" if count else "")
 
 
 def is_gathered(value: Any) -> TypeGuard[GatheredArray]:
@@ -102,20 +105,34 @@ def is_array(value: Any) -> bool:
     return hasattr(value, "__array__") and hasattr(value, "sharding")  # without importing jax
 
 
+class _Finder(pickle.Pickler):
+    """Finds the arrays in a value as pickle finds its parts; writes nothing of them."""
+
+    def __init__(self) -> None:
+        super().__init__(self, protocol=5)
+        self.found: list[Any] = []
+
+    def write(self, written: bytes) -> int:
+        """Forgets what is written."""
+        return len(written)
+
+    def reducer_override(self, value: Any) -> Any:
+        """Keeps an array; puts nothing in its place, and in that of code."""
+        if is_array(value):
+            self.found.append(value)
+        elif not isinstance(value, type | FunctionType) or value is tuple:
+            return NotImplemented
+        return tuple, ()
+
+
 def leaves(value: Any) -> list[Any]:
-    """Returns the arrays in a value and in plain containers inside it."""
-    found: list[Any] = []
-    waiting, seen = [value], set()
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, _SHOWN):
-            continue
-        if is_array(each):
-            found.append(each)
-        elif isinstance(each, Mapping | list | tuple) and id(each) not in seen:
-            seen.add(id(each))  # a container may hold itself
-            waiting += each.values() if isinstance(each, Mapping) else each
-    return found
+    """Returns the arrays in a value, each once; none of what cannot be pickled."""
+    finder = _Finder()
+    try:
+        finder.dump(value)
+    except Exception:  # a class's own methods make its pickle, and may raise anything
+        return []
+    return finder.found
 
 
 def narrowed(value: Any, dtypes: set[str]) -> tuple[str, ...]:

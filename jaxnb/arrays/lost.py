@@ -98,6 +98,11 @@ class Record:
         return f"{self._type_name}({parts})"
 
 
+def class_of(record: Record) -> str:
+    """Returns the name of the class of the object that a record stands for."""
+    return record._type_name
+
+
 class _Unpickler(pickle.Unpickler):
     def __init__(
         self, skeleton: bytes, buffers: Sequence[Any], array: Callable[[int], Any]

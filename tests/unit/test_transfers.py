@@ -14,7 +14,7 @@ import pytest
 from jaxnb.arrays import card_transfer
 from jaxnb.arrays.card_transfer import type_of
 from jaxnb.arrays.gathered import ArrayKey, GatheredArray
-from jaxnb.arrays.lost import PerProcess
+from jaxnb.arrays.lost import PerProcess, Record
 from jaxnb.display.card import Card, line_card
 from jaxnb.magics.sinks import Place, TerminalPlace, TransferMeter
 from jaxnb.model.arrays import ArrayInfo, MeshInfo, ShardInfo
@@ -110,6 +110,9 @@ class Param:
         (3, "int 3"),
         ("a" * 100, "str '" + "a" * 38 + "…"),
         ({"a": np.zeros(1), "b": [gathered()]}, "dict of 2 arrays"),
+        ({"a": np.zeros(1), "b": SimpleNamespace(value=gathered())}, "dict of 2 arrays"),
+        (SimpleNamespace(a=np.zeros(1), f=lambda: 1), "SimpleNamespace of 1 array"),
+        (Record("Model", {"kernel": np.zeros(1), "n": 1}), "Model as a record of 1 array"),
         (PerProcess({0: 1, 1: 2}), "int by process"),
         (PerProcess({0: 1, 1: "a"}), "int or str by process"),
     ],
