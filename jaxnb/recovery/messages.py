@@ -233,10 +233,12 @@ class CalledHooks:
     Attributes:
         raised: What they raised, in words.
         printed: What they printed.
+        bound: The variables that they bound anew.
     """
 
     raised: tuple[str, ...]
     printed: str
+    bound: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -254,6 +256,7 @@ class Recovered:
         unended: Processes that did not end their cell; they have their variables.
         hook_errors: What functions raised that :func:`jaxnb.on_recover` was given, and where.
         hook_output: What they printed, by process.
+        made: Variables that were lost, and that they made again on all processes.
         resized: What there is to say where the new group is of another size, in sentences.
     """
 
@@ -267,6 +270,7 @@ class Recovered:
     unended: tuple[int, ...] = ()
     hook_errors: tuple[str, ...] = ()
     hook_output: Mapping[int, str] = field(default_factory=dict)
+    made: tuple[str, ...] = ()
     resized: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -309,6 +313,8 @@ class Recovered:
             )
         if old := dict.fromkeys(each.path for each in self.lost if each.is_old):
             told.append(f"Lost before, and still: {_paths(old)}.")
+        if self.made:
+            told.append(f"Made again by jaxnb.on_recover: {_paths(self.made)}.")
         told += [f"jaxnb.on_recover: {text}." for text in self.hook_errors]
         for printed, those in by_text(self.hook_output).items():
             told.append(f"jaxnb.on_recover printed on {processes_label(those)}: {printed.strip()}")
@@ -376,6 +382,23 @@ def _also(lost: Sequence[Lost]) -> str:
     is_of_all = len({each.path for each in lost}) > 1 == len({each.also for each in lost})
     every = "all " if is_of_all else ""
     return f", {every}also in {paths_label(names, most=MOST_NAMED)}," if names else ""
+
+
+def without_made(lost: Sequence[Lost], bound: Mapping[int, frozenset[str]]) -> list[Lost]:
+    """Returns what is lost still after functions of the user's have bound variables anew.
+
+    Args:
+        lost: What was lost before.
+        bound: What they bound, by process.
+    """
+    on_all = frozenset.intersection(*bound.values())
+    left = []
+    for each in lost:
+        processes = tuple(i for i in each.processes if each.variable not in bound[i])
+        also = tuple(name for name in each.also if name not in on_all)
+        if processes:
+            left.append(replace(each, processes=processes, also=also))
+    return left
 
 
 def losses(lost: Mapping[int, tuple[Lost, ...]]) -> tuple[Lost, ...]:

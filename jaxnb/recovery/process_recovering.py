@@ -342,6 +342,8 @@ def call_hooks(process: ThisProcess) -> messages.CalledHooks:
     no cell runs that would show it.
     """
     raised, printed = [], io.StringIO()
+    namespace = vars(sys.modules["__main__"])
+    before = dict(namespace)
     for function in hooks.functions():
         try:
             with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
@@ -349,4 +351,5 @@ def call_hooks(process: ThisProcess) -> messages.CalledHooks:
         except (Exception, SystemExit) as error:  # a user's function may raise anything
             name = getattr(function, "__qualname__", repr(function))
             raised.append(f"`{name}` raised {type(error).__name__}: {error}")
-    return messages.CalledHooks(tuple(raised), printed.getvalue())
+    bound = frozenset(n for n, v in namespace.items() if n not in before or before[n] is not v)
+    return messages.CalledHooks(tuple(raised), printed.getvalue(), bound)

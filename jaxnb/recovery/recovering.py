@@ -35,16 +35,15 @@ def recovered_card(group: GroupInfo, recovered: messages.Recovered) -> Card:
     tail = f"{new} · kept {kept}{size}"
     if recovered.died:
         tail = f"{processes_label(recovered.died)} had died · {tail}"
-    rows = messages.losses_rows(recovered.new_losses)
-    if len(rows) <= _MOST_IN_A_SENTENCE:
+    if len(recovered.new_losses) <= 1:  # a sentence says it
         return group_card(group, tail, False, recovered.notes)
+    rows = messages.losses_rows(recovered.new_losses)
     columns = [Column("lost", least=8), Column("process"), Column("why", least=20)]
     table = Table(columns, rows[:_MOST_ROWS], more=(len(rows) - _MOST_ROWS, "row"))
     lost = card_of(table, Note(messages.USING_ONE.strip()))
     return stacked([group_card(group, tail, False, recovered.notes_but_losses), lost])
 
 
-_MOST_IN_A_SENTENCE = 2
 _MOST_ROWS = 12
 
 
@@ -287,18 +286,21 @@ class Recovery:
         gone = {each.path for each in lost}
         damaged = {name for each in lost for name in (each.variable, *each.also)}
         seconds = time.perf_counter() - started  # without the user's functions
-        hook_errors, hook_output = _call_hooks(channel)
+        hooks = _call_hooks(channel)
+        left = messages.without_made(lost, {i: answer.bound for i, answer in hooks.items()})
+        made = {each.variable for each in lost} - {each.variable for each in left}
         return messages.Recovered(
             died=died,
             kept=tuple(name for name in told.variables if name not in gone),
-            lost=tuple(lost),
+            lost=tuple(left),
             seconds=seconds,
             nbytes=packed.nbytes,
             given=tuple(name for name in given if name.isidentifier() and name not in damaged),
             given_up=packed.given_up,
             unended=tuple(sorted(set(unended) - set(died))),
-            hook_errors=hook_errors,
-            hook_output=hook_output,
+            hook_errors=_raised(hooks),
+            hook_output={i: answer.printed for i, answer in hooks.items() if answer.printed},
+            made=tuple(sorted(made)),
             resized=resized_notes(before.size, saver.facts.size, "is gone", apart),
         )
 
@@ -341,17 +343,21 @@ def wait_for_cells(
     return set()
 
 
-def _call_hooks(channel: Channel) -> tuple[tuple[str, ...], dict[int, str]]:
-    """Has all call what :func:`jaxnb.on_recover` was given; returns what it raised and printed."""
+def _call_hooks(channel: Channel) -> dict[int, messages.CalledHooks]:
+    """Has all call what :func:`jaxnb.on_recover` was given; returns what became of it."""
     requests = dict.fromkeys(
         range(channel.num_processes), CallRequest(f"{_PROCESS}.call_hooks", {})
     )
     answers: dict[int, messages.CalledHooks] = channel.ask_together(requests, 0, PACK_SECONDS)
     doing = "the functions given to jaxnb.on_recover were called"
     channel.require(answers, doing, "and the variables are there.")
+    return answers
+
+
+def _raised(hooks: Mapping[int, messages.CalledHooks]) -> tuple[str, ...]:
+    """Returns what the functions raised, and where."""
     raised: dict[str, list[int]] = {}
-    for index, answer in sorted(answers.items()):
+    for index, answer in sorted(hooks.items()):
         for text in answer.raised:
             raised.setdefault(text, []).append(index)
-    errors = tuple(f"{processes_label(who)}: {text}" for text, who in raised.items())
-    return errors, {index: answer.printed for index, answer in answers.items() if answer.printed}
+    return tuple(f"{processes_label(who)}: {text}" for text, who in raised.items())

@@ -202,6 +202,8 @@ def again():
     import jax.experimental.multihost_utils as mh
     gathered.append(mh.process_allgather(np.array([process_index])).tolist())
     print("again")
+    global opened
+    opened = threading.Lock()
 
 @jaxnb.on_recover
 def bad():
@@ -223,7 +225,7 @@ def test_what_holds_the_old_group_holds_the_new_one_and_what_cannot_be_kept_says
     """Nothing is rebuilt, caches too are mended, and what the user has given is called."""
     group.run(HOLDERS)
     group.run(
-        "import itertools, sys, types\n"
+        "import itertools, sys, threading, types\nopened = threading.Lock()\n"
         "sys.modules['its_own'] = types.SimpleNamespace(load_ipython_extension=lambda _: None)\n"
         "lowered = jax.jit(jnp.sum).lower(jnp.ones(3))\n"
         "f = jax.jit(jnp.sum).lower(jnp.ones(3)).compile()\n"
@@ -237,6 +239,7 @@ def test_what_holds_the_old_group_holds_the_new_one_and_what_cannot_be_kept_says
     assert recovered.hook_errors == ("processes 0-2: `bad` raised ValueError: no",)
     assert recovered.hook_output == dict.fromkeys(range(3), "again\n")
     assert "printed on processes 0-2: again" in str(recovered)
+    assert "Made again by jaxnb.on_recover: `opened`." in str(recovered)
     group.run(AFTER)
     lost = recovered.lost
     assert [each.processes for each in lost] == [(0, 1, 2)] * 6
