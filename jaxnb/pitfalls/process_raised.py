@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxnb.arrays.process_names import paths_to
+from jaxnb.arrays.process_names import library_places, paths_to
 from jaxnb.compat.jax_pitfalls import (
     compares_copies,
     copies_compared,
@@ -123,6 +123,7 @@ def explained(error: BaseException, code_name: str) -> list[Pitfall]:
         message = message.replace("The array", f"`{path}`")
     if kind == "unbound-axis":
         message += _near_axis(error, code_name)
+    message += _in_function(error, code_name)
     of_error = pitfall(kind, code_name, _line_of(error, code_name), message, advice)
     return [replace(of_error, is_of_error=True)]
 
@@ -215,12 +216,37 @@ def _what_it_is(error: BaseException, text: str) -> tuple[str, str, str] | None:
             "The mesh's axes are Explicit, as `jax.make_mesh` makes them: array types "
             "include their sharding. If JAX cannot derive a result's sharding, you must "
             "specify it.",
-            "To have the compiler choose: `jax.make_mesh(shape, names, axis_types=("
-            "jax.sharding.AxisType.Auto,) * len(names))`. To say it yourself: "
-            "`x.at[0].get(out_sharding=P())`; to lay out an argument: `jax.device_put(x, "
-            "NamedSharding(mesh, P('data')))`.",
+            f"{_for_explicit_axes(text)} To have the compiler choose: `jax.make_mesh(shape, names, "
+            "axis_types=(jax.sharding.AxisType.Auto,) * len(names))`.",
         )
     return None
+
+
+def _for_explicit_axes(text: str) -> str:
+    """Returns how to say what JAX asks for."""
+    if "out_sharding" in text:
+        return (
+            "Say how the result is to lie, such as `s = NamedSharding(mesh, P())`: `jnp.matmul(x, "
+            "w, out_sharding=s)`, `x.at[i].get(out_sharding=s)`, `jnp.reshape(x, shape, "
+            "out_sharding=s)`."
+        )
+    if _SET_MESH in text:
+        return "Type `with jax.set_mesh(mesh):` around the call."
+    return "Lay out an argument as the others: `jax.reshard(x, NamedSharding(mesh, P('data')))`."
+
+
+def _in_function(error: BaseException, code_name: str) -> str:
+    """Returns which line it is in a function that the cell has called, of another file or cell."""
+    own = [
+        (frame.f_code, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith(library_places())
+    ]
+    code, line = own[-1] if own else (None, 0)
+    if code is None or code.co_filename == code_name:
+        return ""
+    source = linecache.getline(code.co_filename, line).strip()
+    return f" Raised in `{code.co_name}`: `{source}`." if source else ""
 
 
 def _shapes_compared(error: DivergenceError, text: str) -> str:

@@ -135,6 +135,20 @@ def test_a_pitfall_is_told_of_once_and_an_error_each_time(group: Session, case: 
     assert pitfalls(group, code, ranks=ranks) == (found if found[0].is_of_error else ())
 
 
+def test_an_error_in_a_function_of_an_earlier_cell_names_its_line(group: Session) -> None:
+    group.run(
+        "explicit = jax.make_mesh((n,), ('d',))\n"
+        "def product(a):\n"
+        "    b = a + 1\n"
+        "    return b @ a.T\n"
+        "parts = put(np.ones((n, n), np.float32), NamedSharding(explicit, P(None, 'd')))"
+    )
+    (found,) = pitfalls(group, "1\njax.jit(product)(parts)")
+    assert found.line == 2
+    assert found.message.endswith("Raised in `product`: `return b @ a.T`.")
+    assert "`jnp.matmul(x, w, out_sharding=s)`" in found.advice
+
+
 def test_what_print_leaves_out_is_told_once(group: Session) -> None:
     (found,) = pitfalls(group, "print({'w': x})")
     assert "prints the shape and the dtype only" in found.message
