@@ -119,7 +119,7 @@ def _note_untaken(process: ThisProcess, reading: Reading) -> None:
     elif not (reading.is_own or reading.is_resized):
         why = "it was interrupted as it took what the others hold"
         missing = {**dict.fromkeys(source.names, why), **source.missing}
-        process_variables.bind_lost(process, missing, " since it is new")
+        process_variables.bind_lost(process, missing, ", which is new")
 
 
 def survey(process: ThisProcess) -> dict[str, Possession]:

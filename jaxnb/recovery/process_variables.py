@@ -368,7 +368,7 @@ def bind_lost(
     Args:
         process: This process.
         reasons: Why each is not; other names are left out.
-        since: Since when, as the end of a clause.
+        since: Why it may not be, as the end of a clause.
         advice: What to type.
     """
     place = f"is not on process {process.index}{since}"

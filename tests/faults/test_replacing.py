@@ -89,7 +89,7 @@ def test_one_of_three(group: Session, which: int) -> None:
     others = [i for i in range(PROCESSES) if i != which]
     group.run("assert mine.tolist() == [process_index] * 3", ranks=others)
     with pytest.raises(
-        CellError, match=rf"`mine` is not on process {which} since it is new: differs"
+        CellError, match=rf"`mine` is not on process {which}, which is new: differs"
     ):
         group.run("mine + 1")
     with pytest.raises(CellError, match=r"ArrayGoneError.*: `x` .* nobody else had a replica"):
